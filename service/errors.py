@@ -1,0 +1,99 @@
+"""The whole error tree. Every error that Callboard raises on purpose is here; this module imports nothing.
+
+    CallboardError
+    ├── SettingsError            a setting is missing or wrong: the process must not start
+    ├── DeclarationError         an actor is declared in a way that can't work: raised at import
+    ├── PayloadError             a payload does not fit its actor: raised at `send()`
+    ├── UnknownJobType           no actor answers to this type
+    ├── BrokerUnavailable        Redis can't be reached or does not answer in time
+    ├── HistoryUnavailable       PostgreSQL can't be reached
+    └── JobError                 what an actor raises to say how its failure is to be treated
+        └── Permanent            do not retry
+
+Each class carries `code` (stable, for logs and clients), `status` (HTTP) and `retryable` (may the caller try again
+unchanged).
+"""
+
+
+class CallboardError(Exception):
+    """The base of every error that Callboard raises on purpose."""
+
+    code = "error"
+    status = 500
+    retryable = False
+
+
+class SettingsError(CallboardError):
+    """A setting is missing or wrong. The message names the variable, the value and an example."""
+
+    code = "settings"
+
+
+class DeclarationError(CallboardError):
+    """An actor, alias or queue is declared in a way that can't work."""
+
+    code = "declaration"
+
+
+class PayloadError(CallboardError):
+    """A payload does not fit its actor.
+
+    `problems` is a list of (path, message); a path is dotted from the payload's top, such as `items.0.price`.
+    """
+
+    code = "invalid-payload"
+    status = 422
+
+    def __init__(self, actor_name: str, problems: list[tuple[str, str]]) -> None:
+        self.actor_name = actor_name
+        self.problems = problems
+        lines = "; ".join(f"{path or 'payload'}: {message}" for path, message in problems)
+        super().__init__(f"Invalid payload for {actor_name}: {lines}")
+
+
+class UnknownJobType(CallboardError):
+    """No actor, and no alias of one, has this name."""
+
+    code = "unknown-job-type"
+    status = 422
+
+    def __init__(self, job_type: str, known: list[str]) -> None:
+        self.job_type = job_type
+        self.known = known
+        super().__init__(f"Unknown job type: {job_type}")
+
+
+class BrokerUnavailable(CallboardError):
+    """Redis can't be reached or did not answer in time.
+
+    `may_be_stored` says whether a message that was being sent may have reached Redis all the same: False when no
+    connection could be made, True when one broke or timed out after the command had gone out.
+    """
+
+    code = "broker-unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(self, message: str, *, may_be_stored: bool) -> None:
+        self.may_be_stored = may_be_stored
+        super().__init__(message)
+
+
+class HistoryUnavailable(CallboardError):
+    """PostgreSQL can't be reached, and what was asked for is not in Redis."""
+
+    code = "history-unavailable"
+    status = 503
+    retryable = True
+
+
+class JobError(CallboardError):
+    """Raised by an actor to say how its failure is to be treated."""
+
+    code = "job"
+
+
+class Permanent(JobError):
+    """The job can never succeed: it fails now, whatever attempts are left."""
+
+    code = "permanent"

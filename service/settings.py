@@ -1,0 +1,244 @@
+"""Every setting of the service: typed, documented, read once from the environment.
+
+`CALLBOARD_*`, and the usual `REDIS_URL` and `DATABASE_URL`. A wrong value stops the process with a SettingsError that
+names the variable, the value (secrets masked) and an example. What only some processes need (`REDIS_URL`,
+`DATABASE_URL`) may be absent until `require_*` asks for it, so that importing an actor needs no environment.
+"""
+
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.errors import SettingsError
+
+SMTP_EXAMPLE = "smtp.example.com"
+
+
+def _setting(default: Any, variable: str, description: str, example: str, **bounds: Any) -> Any:
+    return Field(default, validation_alias=variable, description=description, examples=[example], **bounds)
+
+
+class Settings(BaseSettings):
+    """One instance for a process: `get_settings()`. Fields are frozen; their order is the order of the docs."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", env_ignore_empty=True, populate_by_name=False)
+
+    redis_url: str | None = _setting(
+        None,
+        "REDIS_URL",
+        "The Redis or Valkey server: `redis://`, `rediss://` (TLS) or `unix://`.",
+        "redis://:password@redis.example.com:6379/0",
+    )
+    database_url: str | None = _setting(
+        None,
+        "DATABASE_URL",
+        "The PostgreSQL database of job history. API, projector and migrations need it; workers do not.",
+        "postgresql://user:password@db.example.com:5432/callboard",
+    )
+    namespace: str = _setting(
+        "callboard",
+        "CALLBOARD_NAMESPACE",
+        "The first part of every Redis key, so that several installations can share a server.",
+        "callboard-staging",
+    )
+    actors: str = _setting(
+        "actors",
+        "CALLBOARD_ACTORS",
+        "The modules with actors, comma-separated. Of a package, every module inside is imported.",
+        "mycompany.jobs,actors",
+    )
+    schedules: str = _setting(
+        "service.schedules.table:SCHEDULES",
+        "CALLBOARD_SCHEDULES",
+        "Where the scheduler finds its table of schedules: `module:attribute`.",
+        "mycompany.schedules:SCHEDULES",
+    )
+    lease_seconds: float | None = _setting(
+        None,
+        "CALLBOARD_LEASE_SECONDS",
+        "The lease of every queue, in place of the one in the table of queues.",
+        "30",
+        ge=1,
+        le=86400,
+    )
+    redis_timeout_seconds: float = _setting(
+        5.0,
+        "CALLBOARD_REDIS_TIMEOUT_SECONDS",
+        "How long to wait for a connection to Redis, and for a reply. `send()` fails within it.",
+        "5",
+        gt=0,
+        le=60,
+    )
+    api_host: str = _setting("127.0.0.1", "CALLBOARD_API_HOST", "The address that the API listens on.", "0.0.0.0")  # noqa: S104
+    api_port: int = _setting(8000, "CALLBOARD_API_PORT", "The port of the API.", "8000", ge=1, le=65535)
+    worker_host: str = _setting(
+        "127.0.0.1", "CALLBOARD_WORKER_HOST", "The address of a worker's probes.", "0.0.0.0"  # noqa: S104
+    )
+    worker_port: int = _setting(
+        9191,
+        "CALLBOARD_WORKER_PORT",
+        "The port of a worker's probes `/livez` and `/readyz`. Where it is taken, the next free one.",
+        "9191",
+        ge=1,
+        le=65535,
+    )
+    log_format: Literal["text", "json"] = _setting(
+        "text", "CALLBOARD_LOG_FORMAT", "One line of text or one JSON object for each log record.", "json"
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = _setting(
+        "INFO", "CALLBOARD_LOG_LEVEL", "The least level that is logged.", "INFO"
+    )
+    smtp_host: str = _setting("127.0.0.1", "CALLBOARD_SMTP_HOST", "The SMTP server.", SMTP_EXAMPLE)
+    smtp_port: int = _setting(1025, "CALLBOARD_SMTP_PORT", "The port of the SMTP server.", "587", ge=1, le=65535)
+    smtp_security: Literal["none", "starttls", "tls"] = _setting(
+        "none",
+        "CALLBOARD_SMTP_SECURITY",
+        "`starttls` upgrades the connection and refuses to go on without; `tls` is encrypted from the start.",
+        "starttls",
+    )
+    smtp_username: str | None = _setting(None, "CALLBOARD_SMTP_USERNAME", "The user to log in as.", "callboard")
+    smtp_password: SecretStr | None = _setting(
+        None, "CALLBOARD_SMTP_PASSWORD", "The password of that user.", "secret"
+    )
+    smtp_timeout_seconds: float = _setting(
+        30.0, "CALLBOARD_SMTP_TIMEOUT_SECONDS", "How long to wait for each SMTP reply.", "30", gt=0, le=600
+    )
+    mail_from: str = _setting(
+        "callboard@localhost",
+        "CALLBOARD_MAIL_FROM",
+        "The sender's address of every mail.",
+        "no-reply@example.com",
+    )
+    mail_templates: Path | None = _setting(
+        None,
+        "CALLBOARD_MAIL_TEMPLATES",
+        "A folder with mail templates, in place of the ones that come with the service.",
+        "/etc/callboard/templates",
+    )
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: object) -> object:
+        return value.upper() if isinstance(value, str) else value
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_scheme(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("must start with redis://, rediss:// or unix://")
+        return value
+
+    @field_validator("database_url")
+    @classmethod
+    def _database_scheme(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("postgresql://", "postgres://")):
+            raise ValueError("must start with postgresql://")
+        return value
+
+    @field_validator("namespace")
+    @classmethod
+    def _namespace_is_a_key_part(cls, value: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
+            raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
+        return value
+
+    @field_validator("mail_from")
+    @classmethod
+    def _one_address(cls, value: str) -> str:
+        if not re.fullmatch(r"[^\s@<>,;:\"\\\x00-\x1f\x7f]+@[^\s@<>,;:\"\\\x00-\x1f\x7f]+", value):
+            raise ValueError("must be one bare e-mail address")
+        return value
+
+    @field_validator("mail_templates")
+    @classmethod
+    def _folder_exists(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.is_dir():
+            raise ValueError("must be an existing folder")
+        return value
+
+    @model_validator(mode="after")
+    def _login_is_whole(self) -> "Settings":
+        if (self.smtp_username is None) != (self.smtp_password is None):
+            raise ValueError("CALLBOARD_SMTP_USERNAME and CALLBOARD_SMTP_PASSWORD go together: set both or none")
+        return self
+
+    def require_redis_url(self) -> str:
+        """Return REDIS_URL. Raises SettingsError where it is not set."""
+        return _require(self.redis_url, "redis_url")
+
+    def require_database_url(self) -> str:
+        """Return DATABASE_URL. Raises SettingsError where it is not set."""
+        return _require(self.database_url, "database_url")
+
+    @property
+    def actor_modules(self) -> list[str]:
+        """The names in CALLBOARD_ACTORS."""
+        return [name.strip() for name in self.actors.split(",") if name.strip()]
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    """Read the environment, once for a process. Raises SettingsError."""
+    return load_settings()
+
+
+def load_settings() -> Settings:
+    """Read the environment anew. Raises SettingsError that lists every wrong variable."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise SettingsError("\n".join(_explain(item) for item in error.errors())) from None
+
+
+def unknown_variables() -> list[str]:
+    """Names in the environment that look like settings and are none: most often a misspelling."""
+    known = {variable_of(name) for name in Settings.model_fields} | OTHER_VARIABLES
+    return sorted(name for name in os.environ if name.startswith("CALLBOARD_") and name not in known)
+
+
+#: Variables of the project that are not read through Settings: `callboard up` writes the first two for shells, the
+#: third tells a process of `callboard up` where its run folder is.
+OTHER_VARIABLES = frozenset({"CALLBOARD_URL", "CALLBOARD_MAIL_DIR", "CALLBOARD_RUN_DIR"})
+
+
+def variable_of(field_name: str) -> str:
+    """The environment variable that a field is read from."""
+    return str(Settings.model_fields[field_name].validation_alias)
+
+
+def mask(value: object, variable: str = "") -> str:
+    """Return a value fit for a log: passwords in URLs, and all of a password variable, as `***`."""
+    text = str(value)
+    if "PASSWORD" in variable or "SECRET" in variable:
+        return "***"
+    # The last @ ends the user part: a password may hold one itself, unescaped, in a URL that is wrong.
+    return re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", text)
+
+
+def _example_of(field_name: str) -> str:
+    field = Settings.model_fields[field_name]
+    return f"{variable_of(field_name)}={(field.examples or [''])[0]}"
+
+
+def _require(value: str | None, field_name: str) -> str:
+    if value is None:
+        raise SettingsError(f"{variable_of(field_name)} is not set; for example: {_example_of(field_name)}")
+    return value
+
+
+def _explain(item: Any) -> str:
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if not item["loc"]:
+        return message
+    variable = str(item["loc"][0])
+    field_name = next(name for name in Settings.model_fields if variable_of(name) == variable)
+    value = mask(item["input"], variable)
+    hint = ""
+    if value.startswith("tcp://"):
+        hint = " (Kubernetes sets such names for a Service called so: set enableServiceLinks: false on the pod)"
+    return f"{variable}={value!r} is wrong: {message}{hint}; for example: {_example_of(field_name)}"
