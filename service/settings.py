@@ -77,7 +77,10 @@ class Settings(BaseSettings):
     api_host: str = _setting("127.0.0.1", "CALLBOARD_API_HOST", "The address that the API listens on.", "0.0.0.0")  # noqa: S104
     api_port: int = _setting(8000, "CALLBOARD_API_PORT", "The port of the API.", "8000", ge=1, le=65535)
     worker_host: str = _setting(
-        "127.0.0.1", "CALLBOARD_WORKER_HOST", "The address of a worker's probes.", "0.0.0.0"  # noqa: S104
+        "127.0.0.1",
+        "CALLBOARD_WORKER_HOST",
+        "The address of a worker's probes.",
+        "0.0.0.0",  # noqa: S104
     )
     worker_port: int = _setting(
         9191,
@@ -102,9 +105,7 @@ class Settings(BaseSettings):
         "starttls",
     )
     smtp_username: str | None = _setting(None, "CALLBOARD_SMTP_USERNAME", "The user to log in as.", "callboard")
-    smtp_password: SecretStr | None = _setting(
-        None, "CALLBOARD_SMTP_PASSWORD", "The password of that user.", "secret"
-    )
+    smtp_password: SecretStr | None = _setting(None, "CALLBOARD_SMTP_PASSWORD", "The password of that user.", "secret")
     smtp_timeout_seconds: float = _setting(
         30.0, "CALLBOARD_SMTP_TIMEOUT_SECONDS", "How long to wait for each SMTP reply.", "30", gt=0, le=600
     )

@@ -1,0 +1,33 @@
+"""The entry of `dramatiq service.actors`: the configured broker, and every module that CALLBOARD_ACTORS names."""
+
+import importlib
+import pkgutil
+
+import dramatiq
+
+from service.broker import broker
+from service.errors import SettingsError
+from service.observe.logs import configure_logs
+from service.settings import get_settings
+
+
+def import_actor_modules(names: list[str]) -> None:
+    """Import modules, and every module inside of packages. Raises SettingsError for a name that is not there."""
+    for name in names:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            # A module that is there and lacks something else must show its own error.
+            if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+                raise
+            raise SettingsError(
+                f"CALLBOARD_ACTORS={get_settings().actors!r} is wrong: there is no module {name!r} on the import path; "
+                "for example: CALLBOARD_ACTORS=mycompany.jobs,actors"
+            ) from None
+        for found in pkgutil.walk_packages(getattr(module, "__path__", []), prefix=f"{name}."):
+            importlib.import_module(found.name)
+
+
+configure_logs(get_settings())
+dramatiq.set_broker(broker)
+import_actor_modules(get_settings().actor_modules)

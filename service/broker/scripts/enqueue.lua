@@ -1,0 +1,13 @@
+-- Put a message on its queue, or on its delay queue, and record its job.
+--
+-- KEYS  1 job (hash)  2 events (stream)  3 list  4 messages (hash)
+-- ARGV  1 message id  2 encoded message  3 "unique" to store nothing where the job is known, else ""
+--       4 state  5... field, value, ...
+-- Returns 1 when stored, 0 when it was refused as known. Complexity: O(fields).
+if ARGV[3] == "unique" and redis.call("EXISTS", KEYS[1]) == 1 then
+    return 0
+end
+redis.call("HSET", KEYS[4], ARGV[1], ARGV[2])
+redis.call("RPUSH", KEYS[3], ARGV[1])
+record(KEYS[1], KEYS[2], ARGV[4], fields_from(5))
+return 1

@@ -1,0 +1,112 @@
+"""The public face for authors and producers: everything that a module of actors imports.
+
+    from service.job import job
+
+    @job(name="email.send", queue="email")
+    def send_email(*, to: str, subject: str) -> dict[str, str]: ...
+
+    send_email.send(to="ada@example.org", subject="Hello")
+
+A job's payload is its function's keyword parameters, or one parameter annotated with a pydantic model. Both are checked
+when the job is sent, in the sender's process, and a type checker checks the call.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+
+import dramatiq
+from dramatiq.actor import Actor
+from dramatiq.message import Message
+
+from service.broker import broker
+from service.errors import DeclarationError, Permanent
+from service.middleware.context import JobContext, current_job_or_none
+from service.payload import PayloadContract
+from service.queues import Backoff, policy_of
+from service.settings import get_settings
+
+__all__ = ["Backoff", "Job", "JobContext", "Permanent", "current_job", "get_settings", "job"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Job(Actor[P, R]):
+    """A Dramatiq actor whose payload is checked. `send`, `message`, `send_with_options` and calls work as there."""
+
+    def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
+        self.contract = PayloadContract.of(fn, declaration["actor_name"])
+        super().__init__(fn, **declaration)
+
+    def message_with_options(
+        self, *, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> Message[R]:
+        """Build a message whose arguments are one JSON object. Raises PayloadError."""
+        return super().message_with_options(kwargs=self.contract.dump(args, kwargs or {}), **options)
+
+    def message_from_json(self, document: object) -> Message[R]:
+        """Build a message from a JSON object that came from outside. Raises PayloadError."""
+        return super().message_with_options(kwargs=self.contract.parse(document))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function: with JSON where the worker calls, with what it declares where code calls it."""
+        context = current_job_or_none()
+        if context is None or context.actor != self.actor_name or not context.awaits_call:
+            return super().__call__(*args, **kwargs)
+        context.awaits_call = False
+        loaded_args, loaded_kwargs = self.contract.load(args, kwargs)
+        return super().__call__(*cast("Any", loaded_args), **cast("Any", loaded_kwargs))
+
+
+class _Declare(Protocol):
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Job[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Job[P, R]: ...
+
+
+def job(
+    *,
+    name: str,
+    queue: str,
+    aliases: Sequence[str] = (),
+    max_attempts: int | None = None,
+    backoff: Backoff | None = None,
+) -> _Declare:
+    """Declare an actor.
+
+    name: dotted and written out, since messages outlive a renamed function: `email.send`.
+    queue: a queue of the table in `service.queues`, whose policy holds where the actor is silent.
+    aliases: further names that the actor answers to as a job type.
+    max_attempts: runs in all, the first one included.
+    backoff: how long to wait between attempts.
+
+    Raises DeclarationError at import where any of it can't work.
+    """
+    policy_of(queue)
+    options: dict[str, Any] = {}
+    if max_attempts is not None:
+        if max_attempts < 1:
+            raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
+        options["max_retries"] = max_attempts - 1
+    if backoff is not None:
+        options["min_backoff"] = int(backoff.delay_seconds * 1000)
+        options["max_backoff"] = int(backoff.cap_seconds * 1000)
+
+    def declare(fn: Callable[..., Any], /) -> Job[..., Any]:
+        if name in broker.actors or name in broker.aliases:
+            raise DeclarationError(f"Two actors are named {name!r}: one of them is {fn.__module__}.{fn.__qualname__}")
+        declared = dramatiq.actor(fn, actor_class=Job, actor_name=name, queue_name=queue, broker=broker, **options)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+        for alias in aliases:
+            broker.declare_alias(alias, declared)
+        return cast("Job[..., Any]", declared)
+
+    return cast("_Declare", declare)
+
+
+def current_job() -> JobContext:
+    """Return the job that is running. Raises LookupError outside of one."""
+    context = current_job_or_none()
+    if context is None:
+        raise LookupError("current_job() is only known inside a running job")
+    return context

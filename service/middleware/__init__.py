@@ -1,0 +1,38 @@
+"""The chain around every actor: one concept a file, composed here in one written order.
+
+`before_*` hooks run down the list and `after_*` hooks up it, so whatever must see the verdict of a later one stands
+before it. A plain exception in a hook is logged by Dramatiq and otherwise ignored.
+"""
+
+from dramatiq.middleware import (
+    AgeLimit,
+    AsyncIO,
+    Callbacks,
+    Middleware,
+    Pipelines,
+    ShutdownNotifications,
+    TimeLimit,
+)
+
+from service.middleware.context import CurrentJob
+from service.middleware.defaults import QueueDefaults
+from service.middleware.outcomes import Outcomes
+from service.middleware.probe import WorkerProbe
+from service.middleware.retries import Retries
+
+
+def chain() -> list[Middleware]:
+    """Return a fresh chain for one broker."""
+    return [
+        WorkerProbe(),  # first to start and last to stop: a worker must be seen while the rest boots and drains
+        QueueDefaults(),  # fills in the queue's policy before any other looks at an actor's options
+        CurrentJob(),  # outside all that may run the job's code or log about it
+        Outcomes(),  # before Retries, whose verdict it reads on the way up
+        AgeLimit(),  # before the clock of the time limit starts: an outdated job does not run
+        TimeLimit(),  # interrupts the job's thread
+        ShutdownNotifications(),  # interrupts the job's thread, where its actor asks for that
+        Callbacks(),  # after success or death, sends what the author named
+        Pipelines(),  # after success, sends the next step with the result
+        AsyncIO(),  # the event loop of `async def` actors, one for a process
+        Retries(),  # last, so that its verdict is the first on the way up
+    ]

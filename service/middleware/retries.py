@@ -1,0 +1,58 @@
+"""Carries out the retry policy: the retry is one of the outcomes that the broker settles, so it can't be lost.
+
+Takes the options of Dramatiq's own Retries (max_retries, min_backoff, max_backoff, throws), so that plain actors keep
+their meaning. `retry_when` and `on_retry_exhausted` are not taken: an actor that names them is refused at import.
+"""
+
+import logging
+import random
+from typing import Any
+
+from dramatiq.broker import Broker, MessageProxy
+from dramatiq.middleware import Middleware
+
+from service.broker.consumer import Delivery
+from service.broker.outcome import Dead, Failure, RetryLater
+from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt
+
+logger = logging.getLogger(__name__)
+
+
+class Retries(Middleware):
+    """Decides after each failure between another attempt and death."""
+
+    def __init__(self) -> None:
+        self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def actor_options(self) -> set[str]:
+        return {"max_retries", "min_backoff", "max_backoff", "throws"}
+
+    def after_process_message(
+        self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
+    ) -> None:
+        if exception is None:
+            return
+        assert isinstance(message, Delivery)
+        failure = Failure.of(exception)
+        policy = _policy_for(message, broker.get_actor(message.actor_name).options)
+        delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
+        fields = {"job_id": message.message_id, "attempt": message.attempt, "error": failure.type}
+        if delay_ms is None:
+            logger.warning("The job failed for good", extra=fields)
+            message.fail()
+            message.outcome = Dead(failure)
+        else:
+            logger.info("The job failed and will be tried again", extra={**fields, "delay_ms": delay_ms})
+            message.outcome = RetryLater(message.copy_for_retry(failure.traceback), delay_ms, failure)
+
+
+def _policy_for(message: Delivery, actor_options: dict[str, Any]) -> RetryPolicy:
+    options = {**actor_options, **message.options}
+    throws = options.get("throws") or ()
+    return RetryPolicy(
+        max_attempts=options["max_retries"] + 1,
+        min_delay_ms=options["min_backoff"],
+        max_delay_ms=options["max_backoff"],
+        throws=throws if isinstance(throws, tuple) else (throws,),
+    )

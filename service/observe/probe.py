@@ -1,0 +1,72 @@
+"""A process's own probe: `GET /livez` says that it runs, `GET /readyz` whether it can do its work.
+
+Served from a thread of its own, so that busy jobs don't keep it from answering. Liveness never asks Redis: a restart
+does not mend an outage.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+logger = logging.getLogger(__name__)
+
+PORTS_TRIED = 100
+
+
+class Probe:
+    """Answers on `port`, or on the next free one. `is_ready` is called for each request and must not block."""
+
+    def __init__(self, host: str, port: int, is_ready: Callable[[], bool]) -> None:
+        self._server = _listen(host, port, is_ready)
+        self.port = int(self._server.server_address[1])
+        if self.port != port:
+            logger.warning("Port %s is taken: the probes of this process answer on %s", port, self.port)
+
+    def start(self) -> None:
+        """Serve until the process ends."""
+        Thread(target=self._server.serve_forever, name="probe", daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop serving and free the port."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Two processes of one worker must not share a port: each answers for itself.
+    allow_reuse_port = False
+
+
+def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            if self.path == "/livez":
+                self._answer(200, "alive")
+            elif self.path == "/readyz":
+                ready = is_ready()
+                self._answer(200 if ready else 503, "ready" if ready else "not ready")
+            else:
+                self._answer(404, "unknown path")
+
+        def _answer(self, status: int, text: str) -> None:
+            body = json.dumps({"status": text}).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            logger.debug(format, *args)
+
+    for candidate in range(port, min(port + PORTS_TRIED, 65535)):
+        try:
+            return _Server((host, candidate), Handler)
+        except OSError as error:
+            logger.debug("Port %s: %s", candidate, error)
+    return _Server((host, 0), Handler)

@@ -1,0 +1,59 @@
+"""What the API asks about jobs: the database's history, with what Redis knows of the rows that are not final."""
+
+from uuid import UUID
+
+from sqlalchemy import Engine, select
+
+from service.broker import RedisBroker
+from service.errors import BrokerUnavailable, HistoryUnavailable
+from service.state.database import reaching
+from service.state.snapshot import Snapshot
+from service.state.states import State, is_final
+from service.state.tables import jobs
+
+
+class History:
+    """Finds jobs. A job can be read at once after it was sent, also while the projector or the database is down."""
+
+    def __init__(self, engine: Engine, broker: RedisBroker) -> None:
+        self._engine = engine
+        self._broker = broker
+
+    def find(self, job_id: UUID) -> Snapshot | None:
+        """Return a job as it is now, or None where nobody knows it.
+
+        Raises HistoryUnavailable or BrokerUnavailable where the one that is down might know more.
+        """
+        try:
+            stored = self._stored(job_id)
+        except HistoryUnavailable:
+            live = self._live(job_id)
+            if live is None:
+                raise
+            return live
+        if stored is not None and is_final(stored.state):
+            return stored
+        try:
+            live = self._live(job_id)
+        except BrokerUnavailable:
+            if stored is None:
+                raise
+            return stored
+        if live is None:
+            # The projector may have stored the job, and dropped it from Redis, between the two looks.
+            return self._stored(job_id)
+        return live if stored is None or live.sequence > stored.sequence else stored
+
+    def ping(self) -> None:
+        """Raise HistoryUnavailable where the database does not answer."""
+        with reaching(self._engine), self._engine.connect() as connection:
+            connection.execute(select(1))
+
+    def _stored(self, job_id: UUID) -> Snapshot | None:
+        with reaching(self._engine), self._engine.connect() as connection:
+            row = connection.execute(select(jobs).where(jobs.c.job_id == job_id)).mappings().one_or_none()
+        return None if row is None else Snapshot(**{**row, "state": State(row["state"])})
+
+    def _live(self, job_id: UUID) -> Snapshot | None:
+        record = self._broker.find_record(str(job_id))
+        return None if record is None else Snapshot.from_event(record)

@@ -1,0 +1,59 @@
+"""The states of a job, the transitions between them, and the four-valued status that clients read.
+
+pending ──► running ──► succeeded
+   ▲         │  ▲ └────► dead
+   │         ▼  │
+scheduled   retrying
+"""
+
+from enum import StrEnum
+from types import MappingProxyType
+
+
+class State(StrEnum):
+    """Where a job is. An event carries the state that the job has reached."""
+
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    SUCCEEDED = "succeeded"
+    DEAD = "dead"
+
+
+class Status(StrEnum):
+    """The state as clients see it that want four. A job is `failed` only when no attempt is left."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+#: Each state, and where a job may go from it. A running job may run again: its worker may have died.
+TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
+    {
+        State.SCHEDULED: frozenset({State.PENDING, State.RUNNING, State.DEAD}),
+        State.PENDING: frozenset({State.RUNNING, State.DEAD}),
+        State.RUNNING: frozenset({State.RUNNING, State.RETRYING, State.SUCCEEDED, State.DEAD}),
+        State.RETRYING: frozenset({State.RUNNING, State.DEAD}),
+        State.SUCCEEDED: frozenset(),
+        State.DEAD: frozenset(),
+    }
+)
+
+STATUS_OF: MappingProxyType[State, Status] = MappingProxyType(
+    {
+        State.SCHEDULED: Status.PENDING,
+        State.PENDING: Status.PENDING,
+        State.RETRYING: Status.PENDING,
+        State.RUNNING: Status.RUNNING,
+        State.SUCCEEDED: Status.SUCCEEDED,
+        State.DEAD: Status.FAILED,
+    }
+)
+
+
+def is_final(state: State) -> bool:
+    """Whether a job can leave this state no more."""
+    return not TRANSITIONS[state]
