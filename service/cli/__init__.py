@@ -1,0 +1,63 @@
+"""The `callboard` command. A command is one file here and one line in COMMANDS; nothing imports this room.
+
+The command files import what is heavy inside their functions, so that `callboard --help` answers at once.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from service.cli import api, down, migrate, projector, scheduler, worker
+from service.cli.up import command as up
+from service.errors import CallboardError, SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of the command line; its module has `configure(parser)` and `run(arguments) -> exit code`."""
+
+    name: str
+    module: ModuleType
+    summary: str
+
+
+COMMANDS = (
+    Command("up", up, "run everything on this machine, for development"),
+    Command("down", down, "drain and stop what `callboard up` runs in this directory"),
+    Command("worker", worker, "keep the worker processes of queues running"),
+    Command("api", api, "serve the HTTP API"),
+    Command("projector", projector, "write the history of jobs to the database"),
+    Command("scheduler", scheduler, "send the jobs that are due by schedule"),
+    Command("migrate", migrate, "bring the database's tables up to date"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 78 for a wrong setting, 2 for a wrong command line."""
+    arguments = _parser().parse_args(argv)
+    # Actors and schedules may be modules of the directory that the command is started in, as for `dramatiq`.
+    if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    try:
+        return int(arguments.run(arguments))
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return os.EX_CONFIG
+    except CallboardError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="callboard", description="Background jobs: run, serve and look after them.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        one = commands.add_parser(command.name, help=command.summary, description=command.summary)
+        command.module.configure(one)
+        one.set_defaults(run=command.module.run)
+    return parser

@@ -1,0 +1,40 @@
+"""`callboard api`: the HTTP API, served by uvicorn."""
+
+import argparse
+
+GRACE_SECONDS = 10
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """`--fd` is for `callboard up`, which chooses the port and keeps it while the API restarts."""
+    parser.add_argument("--fd", type=int, default=None, help=argparse.SUPPRESS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal ends it; requests that are under way get ten seconds to finish."""
+    from service.cli.stopping import stop_on_signals
+    from service.observe.logs import configure_logs
+    from service.settings import get_settings
+
+    # uvicorn raises the signal once more when it is done; with this handler in place that is harmless.
+    stop_on_signals()
+    settings = get_settings()
+    configure_logs(settings)
+
+    import socket
+
+    import uvicorn
+
+    from service.api.app import create_app
+
+    config = uvicorn.Config(
+        create_app(),
+        host=settings.api_host,
+        port=settings.api_port,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    sockets = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
+    uvicorn.Server(config).run(sockets=sockets)
+    return 0

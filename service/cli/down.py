@@ -1,0 +1,67 @@
+"""`callboard down`: drains and stops what `callboard up` runs in this directory."""
+
+import argparse
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.cli.up.lock import UpLock
+    from service.cli.up.state_dir import StateDir
+
+PATIENCE_SECONDS = 120
+
+
+def configure(_parser: argparse.ArgumentParser) -> None:
+    """It has no options."""
+
+
+def run(_arguments: argparse.Namespace) -> int:
+    """Stop the supervisor, or clean up after one that was killed; say so when there is neither."""
+    from service.cli.up.command import require_extra
+
+    require_extra()
+    from service.cli.up.lock import UpLock
+    from service.cli.up.state_dir import StateDir
+
+    state = StateDir.here()
+    if not state.run.is_dir():
+        print("Nothing runs in this directory.")
+        return 0
+    lock = UpLock(state.lock)
+    if lock.acquire():
+        return _clean_up(state)
+    return _stop(state, lock)
+
+
+def _clean_up(state: "StateDir") -> int:
+    from service.cli.up.leftovers import end_leftovers
+
+    if ended := end_leftovers(state):
+        print(f"Ended what an earlier run had left: {', '.join(ended)}.")
+    else:
+        print("Nothing runs in this directory.")
+    return 0
+
+
+def _stop(state: "StateDir", lock: "UpLock") -> int:
+    from service.cli.failure import CommandFailed
+    from service.cli.up.records import SUPERVISOR, Records
+
+    records = Records(state.run)
+    names = [record.name for record in records.all() if record.name != SUPERVISOR and record.runs()]
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    asked = None
+    # The lock is free when the supervisor is gone.
+    while not lock.acquire():
+        record = records.read(SUPERVISOR)
+        if record and record.pid != asked and record.runs():
+            asked = record.pid
+            print(f"Stopping (pid {asked}): {', '.join(names)} ...", flush=True)
+            os.kill(asked, signal.SIGTERM)
+        if time.monotonic() > deadline:
+            raise CommandFailed(f"The supervisor (pid {asked}) is still stopping after {PATIENCE_SECONDS} s.")
+        time.sleep(0.05)
+    print("Stopped.")
+    return 0

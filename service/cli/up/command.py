@@ -1,0 +1,67 @@
+"""`callboard up`: checks what can be checked at once, takes the lock, and runs."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.cli.up.running import Run
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """`--detach` is for scripts; people watch the output."""
+    parser.add_argument("--detach", action="store_true", help="return when all is ready; stop with `callboard down`")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run until Ctrl-C, SIGTERM or `callboard down`."""
+    from service.settings import load_settings
+
+    settings = load_settings()
+    require_extra()
+
+    from service.cli.up.detach import in_background
+    from service.cli.up.lock import UpLock
+    from service.cli.up.running import Run
+    from service.cli.up.state_dir import StateDir
+
+    state = StateDir.here()
+    state.make()
+    lock = UpLock(state.lock)
+    if not lock.acquire():
+        print(_who_runs(), file=sys.stderr)
+        return 1
+    if arguments.detach:
+        return in_background(state.log_of("up"), lambda on_ready: _run(Run(state, settings, detached=True), on_ready))
+    return _run(Run(state, settings, detached=False), lambda text: print(text, flush=True))
+
+
+def require_extra() -> None:
+    """Raise CommandFailed where the packages of the extra `embedded` are missing."""
+    import importlib.util
+
+    from service.cli.failure import CommandFailed
+
+    missing = [name for name in ("psutil", "aiosmtpd") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandFailed(f"This needs {' and '.join(missing)}: pip install 'callboard[embedded]'")
+
+
+def _run(run: "Run", on_ready: Callable[[str], None]) -> int:
+    run.run(on_ready)
+    return 0
+
+
+def _who_runs() -> str:
+    from service.cli.up.records import SUPERVISOR, Records
+    from service.cli.up.state_dir import StateDir
+
+    # The holder of the lock writes its address down as soon as it has chosen one.
+    for _ in range(40):
+        record = Records(StateDir.here().run).read(SUPERVISOR)
+        if record and record.runs() and record.url:
+            return f"Callboard runs already in this directory: pid {record.pid}, API at {record.url}"
+        time.sleep(0.05)
+    return "Callboard runs already in this directory, and is just starting or stopping."

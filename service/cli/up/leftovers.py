@@ -1,0 +1,134 @@
+"""Ends what a killed supervisor has left behind: its children, theirs, and the servers."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+
+import psutil
+
+from service.cli.up import postgres, valkey
+from service.cli.up.records import SUPERVISOR, Record, Records, same_time
+from service.cli.up.state_dir import StateDir
+
+#: In the environment of every process of `up`, with the path of the state folder; inherited by what they start. It is
+#: in no file that a shell sources, so that a user's own processes never carry it.
+MARK = "UNDER_CALLBOARD_UP"
+
+GRACE_SECONDS = 5.0
+SERVERS = frozenset({valkey.NAME, postgres.NAME})
+
+
+def end_leftovers(state: StateDir) -> list[str]:
+    """End all that is left, servers last, and return the names of what was. Only for the holder of the lock."""
+    records = Records(state.run)
+    recorded = [record for record in records.all() if record.name != SUPERVISOR]
+    servers = [record for record in recorded if record.name in SERVERS]
+    others = [record for record in recorded if record.name not in SERVERS]
+    names = {record.name for record in recorded if record.runs()}
+    left = _family(others) + [process for process in _marked(state) if not _is_server(process, servers, state)]
+    _end(left)
+    # What was started while the others ended is found by the mark.
+    left_servers = _family(servers) + _marked(state)
+    _end(left_servers)
+    for record in records.all():
+        records.forget(record.name)
+    if (left or left_servers) and not names:
+        names.add("processes without a record")
+    return sorted(names)
+
+
+def end_postgres_orphans(state: StateDir) -> None:
+    """End the server processes that outlived their postmaster: a new one refuses to start beside them."""
+    _kill(process for process in psutil.process_iter() if _has_title(process, postgres.title_of(state)))
+
+
+def _family(records: list[Record]) -> list[psutil.Process]:
+    """Return the recorded processes and the rest of their groups, the recorded ones first."""
+    by_group = {record.pid: record for record in records}
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError, PermissionError):
+            record = by_group.get(os.getpgid(process.pid))
+            if record is not None and _belongs(process, record):
+                found.append(process)
+    return sorted(found, key=lambda process: process.pid not in by_group)
+
+
+def _belongs(process: psutil.Process, record: Record) -> bool:
+    if process.pid == record.pid:
+        return same_time(process.create_time(), record.create_time)
+    try:
+        leader = psutil.Process(record.pid)
+    except psutil.NoSuchProcess:
+        # An id is not given to a new process while a group still has it: this is the group that we started.
+        return process.create_time() >= record.create_time - 1
+    return same_time(leader.create_time(), record.create_time)
+
+
+def _marked(state: StateDir) -> list[psutil.Process]:
+    """Return the processes that carry the mark or PostgreSQL's title, recorded or not."""
+    title = postgres.title_of(state)
+    own = os.getpid()
+    return [
+        process
+        for process in psutil.process_iter()
+        if process.pid != own and (_has_mark(process, str(state.root)) or _has_title(process, title))
+    ]
+
+
+def _has_mark(process: psutil.Process, value: str) -> bool:
+    try:
+        return process.environ().get(MARK) == value
+    except (psutil.Error, OSError):
+        return False
+
+
+def _has_title(process: psutil.Process, title: str) -> bool:
+    try:
+        return any(title in part for part in process.cmdline())
+    except (psutil.Error, OSError):
+        return False
+
+
+def _is_server(process: psutil.Process, servers: list[Record], state: StateDir) -> bool:
+    return any(process.pid == record.pid for record in servers) or _has_title(process, postgres.title_of(state))
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    """Ask those to stop that lead, so that they stop theirs in order, then kill what is left."""
+    alive = {process.pid for process in processes}
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.ppid() not in alive:
+                # SIGINT is PostgreSQL's fast shutdown; with SIGTERM it waits for its clients.
+                process.send_signal(_stop_signal(process))
+    deadline = time.monotonic() + GRACE_SECONDS
+    while any(_is_alive(process) for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    _kill(processes)
+
+
+def _stop_signal(process: psutil.Process) -> int:
+    import signal
+
+    is_postgres = any("cluster_name=" in part for part in process.cmdline())
+    return signal.SIGINT if is_postgres else signal.SIGTERM
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    killed: list[psutil.Process] = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            killed.append(process)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while any(_is_alive(process) for process in killed) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False

@@ -1,0 +1,50 @@
+"""Free ports. A port is kept by a listening socket from its choice on, so that nothing else can take it."""
+
+import socket
+
+from service.cli.failure import CommandFailed
+
+SEARCHED = 200
+
+
+def listen_near(host: str, wished: int) -> socket.socket:
+    """Return a socket that listens on the wished port, or on the next free one."""
+    for port in range(wished, min(wished + SEARCHED, 65536)):
+        if listener := _listen(host, port):
+            return listener
+    raise CommandFailed(f"No port from {wished} to {wished + SEARCHED - 1} is free on {host}.")
+
+
+def listen_on(wished: int | None) -> socket.socket:
+    """Return a socket that listens on the wished port of this machine, or on any free one."""
+    listener = _listen("127.0.0.1", wished) if wished else None
+    return listener or _listen_anywhere()
+
+
+def port_of(listener: socket.socket) -> int:
+    """Return the port that a socket listens on."""
+    return int(listener.getsockname()[1])
+
+
+def _listen_anywhere() -> socket.socket:
+    listener = _listen("127.0.0.1", 0)
+    if listener is None:
+        raise CommandFailed("No port is free on 127.0.0.1.")
+    return listener
+
+
+def _listen(host: str, port: int) -> socket.socket | None:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise CommandFailed(f"CALLBOARD_API_HOST={host!r} is not an address of this machine: {error}") from None
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # Connections of the previous run may still be winding down; they do not take the port.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(socket.SOMAXCONN)
+    except OSError:
+        listener.close()
+        return None
+    return listener

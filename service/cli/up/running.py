@@ -1,0 +1,120 @@
+"""The supervisor's own life: from the lock to the last process that ends."""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from threading import Event
+from types import FrameType
+
+from service.cli.failure import CommandFailed
+from service.cli.supervise.backoff import Backoff
+from service.cli.supervise.child import Child
+from service.cli.supervise.supervisor import Supervisor
+from service.cli.up.draining import drain
+from service.cli.up.leftovers import end_leftovers
+from service.cli.up.output import Output, OutputHandler, Tail
+from service.cli.up.plan import Plan, make_plan, present_environment
+from service.cli.up.records import SUPERVISOR, Records
+from service.cli.up.stack import RESERVED, Stack, Stopped, worker_name
+from service.cli.up.state_dir import StateDir
+from service.cli.up.summary import summary
+from service.queues import QUEUES
+from service.settings import Settings
+
+OWN_NAME = "callboard"
+
+#: While `up` starts, what dies is tried again soon, so that a start that can't succeed fails within seconds.
+AT_START = Backoff(first_seconds=0.2)
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """One `callboard up`, for a process that holds the lock."""
+
+    def __init__(self, state: StateDir, settings: Settings, *, detached: bool) -> None:
+        self._state = state
+        self._settings = settings
+        self._detached = detached
+        self._stop = Event()
+        self._hurry = Event()
+        self._records = Records(state.run)
+        self._output = Output(width=max(map(len, [OWN_NAME, *RESERVED, *map(worker_name, QUEUES)])))
+        self._tail = Tail(self._output)
+        self._supervisor = Supervisor(AT_START, on_start=self._note_start, on_end=self._note_end)
+
+    def run(self, on_ready: Callable[[str], None]) -> None:
+        """Start, call `on_ready` with the summary, and keep all running until a signal. Raises CommandFailed."""
+        began = time.monotonic()
+        self._listen_to_signals()
+        self._log_to_output()
+        try:
+            plan = self._prepare()
+            Stack(plan, self._supervisor, self._stop).start()
+            self._supervisor.backoff = Backoff()
+            on_ready(summary(plan, detached=self._detached, seconds=time.monotonic() - began))
+            while not self._stop.wait(0.1):
+                self._supervisor.tick()
+        except Stopped:
+            logger.info("Stopped before all was ready")
+        except OSError as error:
+            raise CommandFailed(f"A process could not be started: {error}") from error
+        finally:
+            self._end()
+
+    def _prepare(self) -> Plan:
+        self._records_of_supervisor()
+        if ended := end_leftovers(self._state):
+            logger.warning("Ended what an earlier run had left: %s", ", ".join(ended))
+        for log in self._state.log.glob("*.log"):
+            if log.stem != "up":
+                log.unlink()
+        plan = make_plan(self._state, self._settings, present_environment())
+        self._records_of_supervisor(plan.addresses.api_url)
+        if not self._detached:
+            self._tail.start()
+        self._say_what_was_chosen(plan)
+        return plan
+
+    def _records_of_supervisor(self, url: str = "") -> None:
+        self._records.write(SUPERVISOR, os.getpid(), url)
+
+    def _say_what_was_chosen(self, plan: Plan) -> None:
+        addresses = plan.addresses
+        logger.info("Starting: API on port %d, mail on port %d", addresses.api_port, addresses.smtp_port)
+        if self._settings.smtp_host not in ("127.0.0.1", "localhost"):
+            logger.warning(
+                "CALLBOARD_SMTP_HOST=%s is not used: `callboard up` keeps every mail in .callboard/mail/",
+                self._settings.smtp_host,
+            )
+
+    def _end(self) -> None:
+        drain(self._supervisor, self._hurry)
+        # A killed process may have left others; and PostgreSQL's are no members of its group.
+        end_leftovers(self._state)
+        self._tail.stop()
+
+    def _note_start(self, child: Child) -> None:
+        if child.pid is not None:
+            self._records.write(child.name, child.pid)
+        if child.program.log is not None:
+            self._tail.add(child.name, child.program.log)
+
+    def _note_end(self, child: Child) -> None:
+        self._records.forget(child.name)
+
+    def _listen_to_signals(self) -> None:
+        def on_signal(number: int, _frame: FrameType | None) -> None:
+            if number == signal.SIGINT and self._stop.is_set():
+                self._hurry.set()
+            self._stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, on_signal)
+
+    def _log_to_output(self) -> None:
+        handler = OutputHandler(self._output, OWN_NAME)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

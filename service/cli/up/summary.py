@@ -1,0 +1,58 @@
+"""What `up` prints when all is ready."""
+
+import json
+from pathlib import Path
+
+from service.cli.up import external
+from service.cli.up.plan import Plan
+from service.queues import QUEUES
+
+FIRST_JOB = {
+    "type": "email.send",
+    "payload": {
+        "to": "ada@example.com",
+        "subject": "Hello",
+        "template_id": "welcome",
+        "context": {"name": "Ada"},
+    },
+}
+
+
+def summary(plan: Plan, *, detached: bool, seconds: float) -> str:
+    """Return what runs where, how to send a first job, and how to stop."""
+    addresses, folder = plan.addresses, _relative(plan.state.root)
+    redis = external.address(addresses.redis_url, 6379)
+    database = external.address(addresses.database_url, 5432)
+    stop = f"{_command('down')}" if detached else f"Ctrl-C here, or {_command('down')} elsewhere"
+    body = json.dumps(FIRST_JOB)
+    return f"""
+Callboard is running (ready in {seconds:.1f} s).
+
+  API         {addresses.api_url}   (documentation: {addresses.api_url}/docs)
+  Redis       {redis}   ({_whose(plan.redis is None, "REDIS_URL", f"{folder}/redis/")})
+  PostgreSQL  {database}   ({_whose(plan.postgres is None, "DATABASE_URL", f"{folder}/postgres/")})
+  Workers     {", ".join(QUEUES)}
+  Mail        127.0.0.1:{addresses.smtp_port}   (each mail is a file in {folder}/mail/)
+  Logs        {folder}/log/
+  Shells      . {folder}/env   (the addresses above as variables)
+
+Send a first job:
+
+  curl -s {addresses.api_url}/jobs -H 'Content-Type: application/json' \\
+    -d '{body}'
+
+Stop: {stop}
+
+"""
+
+
+def _whose(is_external: bool, variable: str, data: str) -> str:
+    return f"yours, named by {variable}" if is_external else f"data in {data}"
+
+
+def _command(name: str) -> str:
+    return f"./dev {name}" if Path("dev").is_file() else f"callboard {name}"
+
+
+def _relative(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

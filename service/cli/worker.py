@@ -1,0 +1,60 @@
+"""`callboard worker [QUEUE ...]`: keeps the worker processes of queues running, and replaces one that died."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from service.cli.supervise.program import Program
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The table of queues says how many processes and threads; the options override it."""
+    parser.add_argument("queues", nargs="*", metavar="QUEUE", help="the queues to serve (default: all)")
+    parser.add_argument("--processes", type=_at_least_one, default=None, help="worker processes to keep running")
+    parser.add_argument("--threads", type=_at_least_one, default=None, help="threads of each process")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Supervise until a signal ends it, then wait until each process has drained."""
+    from service.cli.stopping import stop_on_signals
+    from service.cli.supervise.supervisor import Supervisor
+    from service.observe.logs import configure_logs
+    from service.settings import get_settings
+
+    stop = stop_on_signals()
+    settings = get_settings()
+    configure_logs(settings)
+    settings.require_redis_url()
+    supervisor = Supervisor()
+    for program in programs(arguments.queues, arguments.processes, arguments.threads):
+        supervisor.start(program)
+    while not stop.wait(0.1):
+        supervisor.tick()
+    # No limit: a process ends by itself when its jobs have had their grace period.
+    supervisor.stop(supervisor.names())
+    return 0
+
+
+def programs(queue_names: Sequence[str], processes: int | None = None, threads: int | None = None) -> list[Program]:
+    """Return the processes that serve these queues together. Raises DeclarationError for an unknown queue."""
+    from service.queues import QUEUES, policy_of
+
+    policies = [policy_of(name) for name in dict.fromkeys(queue_names or QUEUES)]
+    threads = threads or sum(policy.concurrency for policy in policies)
+    processes = processes or max(policy.processes for policy in policies)
+    argv = worker_argv([policy.name for policy in policies], threads)
+    label = "worker" if len(policies) > 1 else policies[0].name
+    return [Program(f"{label}-{number}", argv) for number in range(1, processes + 1)]
+
+
+def worker_argv(queue_names: Sequence[str], threads: int, *options: str) -> tuple[str, ...]:
+    """Return the command of one worker process."""
+    dramatiq = (sys.executable, "-m", "dramatiq", "service.actors", "--processes", "1", "--threads", str(threads))
+    return (*dramatiq, *options, "--queues", *queue_names)
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
