@@ -40,7 +40,6 @@ def _to_base64(value: bytes) -> str:
 
 Address = Annotated[str, AfterValidator(rules.address)]
 HeaderText = Annotated[str, AfterValidator(rules.header_text)]
-HeaderName = Annotated[str, AfterValidator(rules.header_name)]
 # In Python the bytes themselves, in JSON base64. Pydantic's Base64Bytes would take raw bytes for base64 in Python too.
 FileContent = Annotated[
     bytes,
@@ -77,7 +76,7 @@ class EmailJobPayload(_Model):
     ref_id: str | None = Field(default=None, max_length=255, description="A name of your own for this mail.")
     from_name: HeaderText | None = Field(default=None, max_length=200, examples=["Example Shop"])
     reply_to: Address | None = Field(default=None, examples=["support@example.org"])
-    headers: dict[HeaderName, HeaderText] = Field(default_factory=dict, max_length=MAX_HEADERS)
+    headers: dict[str, HeaderText] = Field(default_factory=dict, max_length=MAX_HEADERS)
     attachments: list[Attachment] = Field(default_factory=list[Attachment], max_length=MAX_ATTACHMENTS)
 
     @field_validator("context")
@@ -88,6 +87,17 @@ class EmailJobPayload(_Model):
         except UnicodeEncodeError:
             raise ValueError("holds half of a surrogate pair, which no mail can carry") from None
         return value
+
+    @field_validator("headers", mode="before")
+    @classmethod
+    def _names_are_names(cls, value: object) -> object:
+        # Here and not on the key's type: pydantic would put the refused name, line breaks and all, into the path.
+        for name in value if isinstance(value, dict) else ():  # pyright: ignore[reportUnknownVariableType]
+            try:
+                rules.header_name(str(name))  # pyright: ignore[reportUnknownArgumentType]
+            except ValueError as error:
+                raise ValueError(f"the name {ascii(name)[:100]}: {error}") from None  # pyright: ignore[reportUnknownArgumentType]
+        return value  # pyright: ignore[reportUnknownVariableType]
 
     @field_validator("headers")
     @classmethod

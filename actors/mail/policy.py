@@ -1,15 +1,17 @@
 """How header lines are folded and encoded.
 
 The library's own folding turns any ASCII word longer than a line into encoded words, which breaks message ids and
-the links of List-Unsubscribe, and may lose spaces of encoded subjects. Here ASCII is folded at its spaces and nowhere
-else, and free text outside ASCII is encoded as a whole.
+the links of List-Unsubscribe, and may change the spaces of encoded text. Here ASCII is folded at its spaces and nowhere
+else, and text outside ASCII is encoded as a whole.
 """
 
 import base64
 import re
-from email.headerregistry import UnstructuredHeader
+from email.headerregistry import AddressHeader, UnstructuredHeader
 from email.policy import EmailPolicy
 from typing import Any
+
+from service.job import Permanent
 
 #: Preferred and hard length of a line, without its end.
 LINE_CHARACTERS = 78
@@ -25,13 +27,15 @@ class MailPolicy(EmailPolicy):
     def fold_binary(self, name: str, value: Any) -> bytes:
         """Return one header, folded, with its line end."""
         text = str(value)
+        if "\r" in text or "\n" in text:
+            # The library decodes encoded words on its way here: what comes out has passed no rule of ours.
+            raise Permanent(f"The header {name} would hold a line break")
         if text.isascii() or self.utf8:
             lines = _at_spaces(name, text)
             if all(len(line.encode()) <= MAX_LINE_BYTES for line in lines):
                 return "".join(f"{line}\r\n" for line in lines).encode()
-        if isinstance(value, UnstructuredHeader):
-            return f"{name}: {_encoded_words(text)}\r\n".encode("ascii")
-        return super().fold_binary(name, value)
+        encoded = _encoded(value)
+        return super().fold_binary(name, value) if encoded is None else f"{name}: {encoded}\r\n".encode("ascii")
 
 
 MAIL_POLICY = MailPolicy(linesep="\r\n", cte_type="7bit")
@@ -46,6 +50,15 @@ def _at_spaces(name: str, text: str) -> list[str]:
         else:
             lines[-1] += piece
     return lines
+
+
+def _encoded(value: object) -> str | None:
+    if isinstance(value, UnstructuredHeader):
+        return _encoded_words(str(value))
+    if isinstance(value, AddressHeader) and len(value.addresses) == 1:
+        (only,) = value.addresses
+        return f"{_encoded_words(only.display_name)}\r\n <{only.addr_spec}>"
+    return None
 
 
 def _encoded_words(text: str) -> str:

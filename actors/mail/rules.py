@@ -17,8 +17,9 @@ MAX_ADDRESS_BYTES = 254
 
 # Control characters (NUL, CR, LF, tab, U+0085 among them), the two line separators of Unicode, and lone surrogates.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-# An encoded word is a second way to write any character, line breaks included: mail libraries decode it.
-_ENCODED_WORD = re.compile(r"=\?.*\?=")
+# An encoded word is a second way to write any character, line breaks included: mail libraries decode it, Python's own
+# also where its end is missing.
+_ENCODED_WORD = re.compile(r"=\?[^?]*\?[^?]*\?")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _ATOM = re.compile(r'[^\s@()<>\[\]:;,"\\.]+')
 _LABEL = re.compile(r"[^\W_](?:[\w-]*[^\W_])?")
