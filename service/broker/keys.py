@@ -8,7 +8,7 @@ class Keys:
     """The keys of one queue in one namespace.
 
     `list_of`, `messages_of` and so on are the layout of Dramatiq's own Redis broker, which still moves the messages;
-    `events` and `job` are ours.
+    `events`, `job` and `sent` are ours.
     """
 
     namespace: str
@@ -22,6 +22,10 @@ class Keys:
     def job(self, job_id: str) -> str:
         """Hash: what is known of one job, until its final state is in the database."""
         return f"{{{self.namespace}:{self.queue}}}:job:{job_id}"
+
+    def sent(self, job_id: str) -> str:
+        """String with an expiry: this job was sent, and is not to be sent again before then."""
+        return f"{{{self.namespace}:{self.queue}}}:sent:{job_id}"
 
     def list_of(self, queue: str) -> str:
         """List: message ids that wait. `queue` is this queue, or its delay queue."""

@@ -109,8 +109,12 @@ class RedisBroker(StockRedisBroker):
         self.send(message, delay_ms=delay)
         return message
 
-    def send(self, message: Message[Any], *, delay_ms: int | None = None, unique: bool = False) -> bool:
-        """Send a message; with `unique`, only where no job of its id is known. Returns whether it was stored."""
+    def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool:
+        """Send a message, and return whether it was stored.
+
+        Of several sends of one message id within `once_within_seconds`, whoever makes them, the first is stored.
+        Raises BrokerUnavailable.
+        """
         UUID(message.message_id)  # the database's key: anything else would fail out of the sender's sight
         queue = message.queue_name if delay_ms is None else dq_name(message.queue_name)
         copy = self._copy_for(message, queue, delay_ms)
@@ -119,11 +123,17 @@ class RedisBroker(StockRedisBroker):
         keys = Keys(self.namespace, message.queue_name)
         stored = self._run_for_sender(
             "enqueue",
-            keys=[keys.job(message.message_id), keys.events, keys.list_of(queue), keys.messages_of(queue)],
+            keys=[
+                keys.job(message.message_id),
+                keys.events,
+                keys.list_of(queue),
+                keys.messages_of(queue),
+                keys.sent(message.message_id),
+            ],
             args=[
                 copy.options["redis_message_id"],
                 copy.encode(),
-                "unique" if unique else "",
+                once_within_seconds,
                 state,
                 *_identity(message),
             ],

@@ -10,7 +10,7 @@ jobs = Table(
     metadata,
     Column("job_id", UUID(as_uuid=True), primary_key=True),
     Column(
-        "sequence", Integer, nullable=False, comment="number of the event that made this row: only a higher one may"
+        "sequence", Integer, nullable=False, comment="number of the event that made this row"
     ),
     Column("type", Text, nullable=False),
     Column("queue", Text, nullable=False),

@@ -16,7 +16,7 @@ def upgrade() -> None:
             "sequence",
             sa.Integer(),
             nullable=False,
-            comment="number of the event that made this row: only a higher one may",
+            comment="number of the event that made this row",
         ),
         sa.Column("type", sa.Text(), nullable=False),
         sa.Column("queue", sa.Text(), nullable=False),

@@ -1,0 +1,24 @@
+"""The application: routers, problem details, and what they share."""
+
+from fastapi import FastAPI
+
+from service import __version__
+from service.actors import broker
+from service.api import health, jobs
+from service.api.problems import add_problem_handlers
+from service.settings import get_settings
+from service.state.database import engine_for
+from service.state.history import History
+
+
+def create_app() -> FastAPI:
+    """Build the application from the settings. Connects when the first request needs it. Raises SettingsError."""
+    settings = get_settings()
+    settings.require_redis_url()
+    app = FastAPI(title="Callboard", version=__version__, description="Background jobs: send, follow, repair.")
+    app.state.broker = broker
+    app.state.history = History(engine_for(settings.require_database_url()), broker)
+    add_problem_handlers(app)
+    app.include_router(jobs.router)
+    app.include_router(health.router)
+    return app
