@@ -41,9 +41,9 @@ def _part(name: str, context: Mapping[str, Any], folder: Path) -> str | None:
         return None
     try:
         return _bounded(_environment(folder).get_template(name).generate(dict(context)))
-    except OSError:
-        raise  # The folder can't be read right now: worth another attempt.
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # The folder can't be read right now: worth another attempt. Jinja2's TemplateNotFound has no errno.
         # Templates run code of their author on data of the caller: whatever comes out, a repetition gives the same.
         raise Permanent(f"Mail template {name}: {_describe(error)}") from error
 

@@ -80,7 +80,7 @@ class Script(socketserver.BaseRequestHandler):
         if reply.startswith(DROP):
             return False
         self.request.sendall(reply.replace("\n", "\r\n").encode("latin-1") + b"\r\n")
-        return not reply.startswith("421") or stage != "."
+        return stage != self.server.hangs_up_after  # type: ignore[attr-defined]
 
 
 class ScriptedServer(socketserver.ThreadingTCPServer):
@@ -93,6 +93,7 @@ class ScriptedServer(socketserver.ThreadingTCPServer):
         super().__init__(("127.0.0.1", 0), Script)
         self.wire: list[bytes] = []
         self.replies: dict[str, str] = {}
+        self.hangs_up_after = ""
 
     def reply_to(self, stage: str) -> str:
         usual = {"connect": "220 here", "DATA": "354 go on", "QUIT": "221 bye", "AUTH": "235 welcome"}
@@ -121,7 +122,7 @@ def start_smtp() -> Iterator[Any]:
         inbox = Inbox()
         inbox.port = free_port()
         if options.pop("login", False):
-            options |= {"authenticator": inbox.authenticate, "auth_required": True, "auth_require_tls": False}
+            options |= {"authenticator": inbox.authenticate, "auth_require_tls": False}
         controller = Controller(inbox, hostname="127.0.0.1", port=inbox.port, **options)
         controller.start()
         running.append(controller)
