@@ -1,6 +1,7 @@
 """`callboard api`: the HTTP API, served by uvicorn."""
 
 import argparse
+import logging
 
 GRACE_SECONDS = 10
 
@@ -20,6 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     stop_on_signals()
     settings = get_settings()
     configure_logs(settings)
+    logging.getLogger("uvicorn.error").addFilter(_without_colours)
 
     import socket
 
@@ -38,3 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     sockets = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
     uvicorn.Server(config).run(sockets=sockets)
     return 0
+
+
+def _without_colours(record: logging.LogRecord) -> bool:
+    # uvicorn adds a coloured copy of its messages as a field, which our formats would show.
+    vars(record).pop("color_message", None)
+    return True

@@ -1,6 +1,7 @@
 """`callboard migrate`: brings the database's tables up to date, then ends."""
 
 import argparse
+import logging
 import time
 
 
@@ -27,6 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     # Before the wait, so that the time in which a database starts is not lost.
     from service.state.migrate import upgrade
 
+    # It lists its own parts at the level of what it does to the database.
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
     if arguments.wait > 0:
         _wait_for(database_url, time.monotonic() + arguments.wait)
     upgrade(database_url)

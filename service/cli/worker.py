@@ -50,7 +50,8 @@ def programs(queue_names: Sequence[str], processes: int | None = None, threads: 
 def worker_argv(queue_names: Sequence[str], threads: int, *options: str) -> tuple[str, ...]:
     """Return the command of one worker process."""
     dramatiq = (sys.executable, "-m", "dramatiq", "service.actors", "--processes", "1", "--threads", str(threads))
-    return (*dramatiq, *options, "--queues", *queue_names)
+    # Its own logging has another format than ours, which `service.actors` sets up.
+    return (*dramatiq, "--skip-logging", *options, "--queues", *queue_names)
 
 
 def _at_least_one(text: str) -> int:

@@ -1,1 +1,1 @@
-"""Keeps programs running: starts them, replaces what died, stops them. Used by `callboard worker` and `callboard up`."""
+"""Keeps programs running: starts them, replaces what died, stops them. Behind `callboard worker` and `callboard up`."""

@@ -53,6 +53,7 @@ class Postgres:
             # Part of the title of each of its processes: so they are known when the server was killed.
             "cluster_name": title_of(self.state),
             "log_line_prefix": "",
+            "log_checkpoints": "off",
         }
         settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         return Program(

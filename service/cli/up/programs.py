@@ -55,9 +55,6 @@ def _in_package(package: str, inside: str) -> Path | None:
 
 
 def _newest_in(folder: Path) -> Path | None:
-    found = [
-        (int(version.name), version / "bin")
-        for version in (folder.iterdir() if folder.is_dir() else [])
-        if re.fullmatch(r"\d+", version.name) and (version / "bin" / "postgres").is_file()
-    ]
-    return max((item for item in found if item[0] >= MINIMUM_POSTGRES), default=(0, None))[1]
+    versions = [path for path in folder.glob("*") if re.fullmatch(r"\d+", path.name)]
+    found = [path for path in versions if (path / "bin" / "postgres").is_file() and int(path.name) >= MINIMUM_POSTGRES]
+    return max(found, key=lambda path: int(path.name)) / "bin" if found else None

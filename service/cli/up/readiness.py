@@ -1,10 +1,14 @@
 """Asks processes whether they are ready, each in a thread of its own, so that a slow answer holds up nobody."""
 
+import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 INTERVAL_SECONDS = 0.05
+
+logger = logging.getLogger(__name__)
 
 
 class Readiness:
@@ -17,7 +21,7 @@ class Readiness:
     def watch(self, name: str, probe: Callable[[], bool]) -> None:
         """Ask until the answer is yes."""
         ready = self._ready[name] = threading.Event()
-        threading.Thread(target=self._ask, args=(probe, ready), name=f"ready-{name}", daemon=True).start()
+        threading.Thread(target=self._ask, args=(name, probe, ready), name=f"ready-{name}", daemon=True).start()
 
     def missing(self) -> list[str]:
         """Return the names of what is not ready yet."""
@@ -27,9 +31,11 @@ class Readiness:
         """Ask no more."""
         self._given_up.set()
 
-    def _ask(self, probe: Callable[[], bool], ready: threading.Event) -> None:
+    def _ask(self, name: str, probe: Callable[[], bool], ready: threading.Event) -> None:
+        began = time.monotonic()
         while not self._given_up.wait(INTERVAL_SECONDS):
             if probe():
+                logger.info("%s is ready, %.1f s after its start", name, time.monotonic() - began)
                 ready.set()
                 return
 

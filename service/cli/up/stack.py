@@ -1,8 +1,11 @@
 """Starts everything in order, and says what is missing until all of it is ready."""
 
+import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -18,7 +21,7 @@ from service.cli.up.plan import Plan
 from service.cli.up.ports import listen_on, port_of
 from service.cli.up.readiness import Readiness, answers_ready
 from service.cli.worker import worker_argv
-from service.queues import QUEUES
+from service.queues import QUEUES, QueuePolicy
 
 API, PROJECTOR, SCHEDULER, MIGRATE, MAIL = "api", "projector", "scheduler", "migrate", "mail"
 RESERVED = frozenset({API, PROJECTOR, SCHEDULER, MIGRATE, MAIL, valkey.NAME, postgres.NAME})
@@ -26,7 +29,7 @@ RESERVED = frozenset({API, PROJECTOR, SCHEDULER, MIGRATE, MAIL, valkey.NAME, pos
 START_SECONDS = 120
 DRAIN_SECONDS = 30
 GIVE_UP_AFTER = 5
-EX_CONFIG = 78
+LOADING_AT_ONCE = 1 + (os.cpu_count() or 1)
 
 
 class Stopped(Exception):
@@ -41,6 +44,7 @@ class Stack:
         self._supervisor = supervisor
         self._stop = stop
         self._readiness = Readiness()
+        self._queue: deque[Callable[[], None]] = deque()
         self._deadline = time.monotonic() + START_SECONDS
 
     def start(self) -> None:
@@ -50,13 +54,12 @@ class Stack:
             self._start_redis()
             migration = self._start_migration()
             self._start_mail()
-            self._start_workers()
-            self._start_own(SCHEDULER)
+            self._queue = deque([partial(self._start_own, SCHEDULER), *map(self._worker, QUEUES.values())])
             self._wait(lambda: database is None or database(), postgres.NAME)
             self._wait(lambda: migration.exit_code == 0, MIGRATE)
             self._start_api()
             self._start_own(PROJECTOR)
-            self._wait(lambda: not self._readiness.missing(), "")
+            self._wait(lambda: not self._queue and not self._readiness.missing(), "")
         finally:
             self._readiness.give_up()
 
@@ -91,10 +94,9 @@ class Stack:
         argv = (sys.executable, "-m", "service.cli.up.mail_catcher", "--fd", str(fd), "--folder", folder)
         self._start(self._program(MAIL, argv, pass_fds=(fd,)))
 
-    def _start_workers(self) -> None:
-        for queue in QUEUES.values():
-            argv = worker_argv([queue.name], queue.concurrency, "--worker-shutdown-timeout", str(DRAIN_SECONDS * 1000))
-            self._start_probed(worker_name(queue.name), argv)
+    def _worker(self, queue: QueuePolicy) -> Callable[[], None]:
+        argv = worker_argv([queue.name], queue.concurrency, "--worker-shutdown-timeout", str(DRAIN_SECONDS * 1000))
+        return partial(self._start_probed, worker_name(queue.name), argv)
 
     def _start_own(self, name: str) -> None:
         self._start_probed(name, _own(name))
@@ -138,6 +140,10 @@ class Stack:
             if self._stop.wait(0.02):
                 raise Stopped
             self._supervisor.tick()
+            # All at once would share the processors among ten loading interpreters, and the API, which has to wait for
+            # the migration, would be ready long after the last worker.
+            if self._queue and len(self._readiness.missing()) < LOADING_AT_ONCE:
+                self._queue.popleft()()
             for child in self._supervisor.children.values():
                 if why := _hopeless(child):
                     raise self._failure(child.name, why)
@@ -162,6 +168,6 @@ def _own(command: str, *options: str) -> tuple[str, ...]:
 def _hopeless(child: Child) -> str | None:
     """Say why a child that has just died will not come up, if so."""
     failed_once = child.program.once and child.exit_code not in (None, 0)
-    if failed_once or child.exit_code == EX_CONFIG or child.young_deaths >= GIVE_UP_AFTER:
+    if failed_once or child.exit_code == os.EX_CONFIG or child.young_deaths >= GIVE_UP_AFTER:
         return how_it_ended(child.exit_code)
     return None

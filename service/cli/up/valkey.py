@@ -41,7 +41,7 @@ def _configuration(data: Path, port: int, password: str) -> str:
     quoted = str(data).replace("\\", "\\\\").replace('"', '\\"')
     return (
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\n"
-        f'dir "{quoted}"\ndaemonize no\n'
+        f'dir "{quoted}"\ndaemonize no\nloglevel warning\n'
         # A full server refuses writes; any other policy would throw jobs away.
         "maxmemory-policy noeviction\n"
         'appendonly yes\nappendfsync everysec\nsave ""\n'
