@@ -42,11 +42,14 @@ class Job(Actor[P, R]):
         self, *, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
     ) -> Message[R]:
         """Build a message whose arguments are one JSON object. Raises PayloadError."""
-        return super().message_with_options(kwargs=self.contract.dump(args, kwargs or {}), **options)
+        return self._message(self.contract.dump(args, kwargs or {}), options)
 
     def message_from_json(self, document: object) -> Message[R]:
         """Build a message from a JSON object that came from outside. Raises PayloadError."""
-        return super().message_with_options(kwargs=self.contract.parse(document))
+        return self._message(self.contract.parse(document), {})
+
+    def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
+        return cast("Any", super()).message_with_options(kwargs=payload, **options)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""
@@ -55,7 +58,7 @@ class Job(Actor[P, R]):
             return super().__call__(*args, **kwargs)
         context.awaits_call = False
         loaded_args, loaded_kwargs = self.contract.load(args, kwargs)
-        return super().__call__(*cast("Any", loaded_args), **cast("Any", loaded_kwargs))
+        return cast("Any", super()).__call__(*loaded_args, **loaded_kwargs)
 
 
 class _Declare(Protocol):
@@ -94,12 +97,15 @@ def job(
         options["max_backoff"] = int(backoff.cap_seconds * 1000)
 
     def declare(fn: Callable[..., Any], /) -> Job[..., Any]:
-        if name in broker.actors or name in broker.aliases:
+        if broker.is_named(name):
             raise DeclarationError(f"Two actors are named {name!r}: one of them is {fn.__module__}.{fn.__qualname__}")
-        declared = dramatiq.actor(fn, actor_class=Job, actor_name=name, queue_name=queue, broker=broker, **options)  # pyright: ignore[reportCallIssue, reportUnknownVariableType]
+        declare_actor = cast("Any", dramatiq.actor)
+        declared: Job[..., Any] = declare_actor(
+            fn, actor_class=Job, actor_name=name, queue_name=queue, broker=broker, **options
+        )
         for alias in aliases:
             broker.declare_alias(alias, declared)
-        return cast("Job[..., Any]", declared)
+        return declared
 
     return cast("_Declare", declare)
 

@@ -103,7 +103,7 @@ def _message_for(broker: RedisBroker, body: JobRequest) -> Message[Any]:
     try:
         actor = broker.get_actor(body.type)
     except ActorNotFound:
-        raise UnknownJobType(body.type, sorted([*broker.actors, *broker.aliases])) from None
+        raise UnknownJobType(body.type, broker.known_types) from None
     payload = _with_ref_id(body, actor)
     return actor.message_from_json(payload) if isinstance(actor, Job) else actor.message(**payload)
 

@@ -11,6 +11,7 @@ from dramatiq.common import compute_backoff
 from dramatiq.errors import ConnectionClosed
 from dramatiq.message import Message
 
+from service.broker.messages import copy_message, decode_message
 from service.broker.outcome import Dead, Failure, Outcome
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ class Delivery(MessageProxy):
     """A message in a worker's hands. `outcome` is set by the chain before the worker settles it."""
 
     outcome: Outcome | None = None
+    _message: Message[Any]
 
     @property
     def attempt(self) -> int:
@@ -38,7 +40,7 @@ class Delivery(MessageProxy):
 
     def copy_for_retry(self, traceback: str) -> Message[Any]:
         """The message of the next attempt."""
-        return self._message.copy(options={"retries": self.attempt, "traceback": traceback})
+        return copy_message(self._message, options={"retries": self.attempt, "traceback": traceback})
 
     def failure(self) -> Failure | None:
         """What the worker says went wrong, where it rejected the message itself, such as for an unknown actor."""
@@ -70,7 +72,7 @@ class QueueConsumer(Consumer):
             time.sleep(backoff_ms / 1000)
             return None
         self._misses = 0
-        delivery = Delivery(Message[Any].decode(self._fetched.popleft()))
+        delivery = Delivery(decode_message(self._fetched.popleft()))
         self._held.add(delivery.redis_message_id)
         return delivery
 
@@ -91,7 +93,7 @@ class QueueConsumer(Consumer):
         if not ids:
             return
         try:
-            self.broker.do_requeue(self.queue, *ids)
+            self.broker.requeue(self.queue, ids)
         except redis.RedisError as error:
             raise ConnectionClosed(error) from None
         for message_id in ids:
@@ -118,7 +120,7 @@ class QueueConsumer(Consumer):
             return
         messages: list[bytes] = []
         try:
-            messages = self.broker.do_fetch(self.queue, wanted)
+            messages = self.broker.fetch(self.queue, wanted)
             self.broker.link.succeeded(self.queue)
         except redis.RedisError as error:
             time.sleep(self.broker.link.failed(self.queue, error))

@@ -6,14 +6,14 @@ can't disagree with the queue, and a retry can't be lost between its two halves.
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 import redis
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker, Consumer
 from dramatiq.brokers.redis import RedisBroker as StockRedisBroker
-from dramatiq.brokers.redis import _scripts as stock_scripts  # pyright: ignore[reportPrivateUsage]
+from dramatiq.brokers.redis import _scripts  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
 from dramatiq.common import current_millis, dq_name
 from dramatiq.errors import ActorNotFound
 from dramatiq.message import Message
@@ -24,12 +24,16 @@ from redis.retry import Retry
 from service.broker.consumer import Delivery, QueueConsumer
 from service.broker.keys import Keys
 from service.broker.link import Link
+from service.broker.messages import copy_message
 from service.broker.outcome import Dead, RetryLater, Succeeded
 from service.broker.scripts import source
 from service.broker.slots import Slots
 from service.errors import BrokerUnavailable, DeclarationError
 from service.queues import QUEUES, policy_of
 from service.settings import Settings, mask
+
+#: The scripts of Dramatiq that still move messages.
+STOCK_SCRIPTS = cast("dict[str, bytes]", _scripts)
 
 
 class RedisBroker(StockRedisBroker):
@@ -57,10 +61,12 @@ class RedisBroker(StockRedisBroker):
         return int(lease_seconds * 1000)
 
     @cached_property
-    def client(self) -> "redis.Redis[bytes]":
-        """The Redis client. A command is never repeated by it: what may be repeated is decided by the caller."""
+    def client(self) -> Any:
+        """The Redis client, whose own types say of each reply that it may be awaitable, and so help nobody.
+
+        A command is never repeated by it: what may be repeated is decided by the caller."""
         settings = self._settings()
-        return redis.Redis.from_url(
+        return cast("Any", redis.Redis).from_url(
             settings.require_redis_url(),
             socket_timeout=settings.redis_timeout_seconds,
             socket_connect_timeout=settings.redis_timeout_seconds,
@@ -69,7 +75,7 @@ class RedisBroker(StockRedisBroker):
 
     @cached_property
     def scripts(self) -> dict[str, Any]:
-        sources = {**stock_scripts, **{name: source(name) for name in ("enqueue", "start", "settle")}}
+        sources: dict[str, Any] = {**STOCK_SCRIPTS, **{name: source(name) for name in ("enqueue", "start", "settle")}}
         return {name: self.client.register_script(text) for name, text in sources.items()}
 
     @cached_property
@@ -87,16 +93,25 @@ class RedisBroker(StockRedisBroker):
         policy_of(queue_name)
         super().declare_queue(queue_name)
 
+    def is_named(self, name: str) -> bool:
+        """Whether an actor has this name, or answers to it."""
+        return name in cast("dict[str, Any]", self.actors) or name in self.aliases
+
+    @property
+    def known_types(self) -> list[str]:
+        """The names and aliases of all actors, in order."""
+        return sorted([*cast("dict[str, Any]", self.actors), *self.aliases])
+
     def declare_alias(self, alias: str, actor: Actor[..., Any]) -> None:
         """Let an actor answer to a further name. Raises DeclarationError where the name is taken."""
-        if alias in self.actors or alias in self.aliases:
+        if self.is_named(alias):
             raise DeclarationError(f"The alias {alias!r} of {actor.actor_name!r} is the name of another actor")
         self.aliases[alias] = actor.actor_name
 
     def get_actor(self, actor_name: str) -> Actor[..., Any]:
         """Look an actor up by its name or an alias. Raises dramatiq's ActorNotFound."""
         try:
-            return self.actors[self.aliases.get(actor_name, actor_name)]
+            return cast("dict[str, Actor[..., Any]]", self.actors)[self.aliases.get(actor_name, actor_name)]
         except KeyError:
             raise ActorNotFound(actor_name) from None
 
@@ -140,6 +155,14 @@ class RedisBroker(StockRedisBroker):
         )
         self.emit_after("enqueue", copy, delay_ms)
         return bool(stored)
+
+    def fetch(self, queue: str, count: int) -> list[bytes]:
+        """Take up to `count` messages off a queue and hold them. Raises redis.RedisError."""
+        return self._stock("fetch", queue, count)
+
+    def requeue(self, queue: str, message_ids: list[str]) -> None:
+        """Give back messages that this process holds. Raises redis.RedisError."""
+        self._stock("requeue", queue, *message_ids)
 
     def record_start(self, delivery: Delivery) -> None:
         """Record that a job runs. Raises redis.RedisError."""
@@ -207,12 +230,15 @@ class RedisBroker(StockRedisBroker):
         if "client" in self.__dict__:
             self.client.close()
 
+    def _stock(self, command: str, queue: str, *args: Any) -> Any:
+        return cast("Any", self)._dispatch(command)(queue, *args)
+
     def _copy_for(self, message: Message[Any], queue: str, delay_ms: int | None) -> Message[Any]:
         # A retry is a further message of the same job, so the message id alone can't name it in Redis.
         options: dict[str, Any] = {"redis_message_id": str(uuid4())}
         if delay_ms is not None:
             options["eta"] = current_millis() + delay_ms
-        return message.copy(queue_name=queue, options=options)
+        return copy_message(message, queue_name=queue, options=options)
 
     def _run_for_sender(self, script: str, *, keys: list[str], args: list[Any]) -> Any:
         try:

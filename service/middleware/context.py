@@ -7,6 +7,7 @@ from typing import Any
 from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
+from service.broker import RedisBroker
 from service.broker.consumer import Delivery
 
 
@@ -35,6 +36,7 @@ class CurrentJob(Middleware):
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         assert isinstance(message, Delivery)
+        assert isinstance(broker, RedisBroker)
         actor = broker.get_actor(message.actor_name)
         _current.set(JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt))
 

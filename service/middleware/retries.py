@@ -6,11 +6,12 @@ their meaning. `retry_when` and `on_retry_exhausted` are not taken: an actor tha
 
 import logging
 import random
-from typing import Any
+from typing import Any, cast
 
 from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
+from service.broker import RedisBroker
 from service.broker.consumer import Delivery
 from service.broker.outcome import Dead, Failure, RetryLater
 from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt
@@ -33,6 +34,7 @@ class Retries(Middleware):
     ) -> None:
         if exception is None:
             return
+        assert isinstance(broker, RedisBroker)
         assert isinstance(message, Delivery)
         failure = Failure.of(exception)
         policy = _policy_for(message, broker.get_actor(message.actor_name).options)
@@ -48,11 +50,11 @@ class Retries(Middleware):
 
 
 def _policy_for(message: Delivery, actor_options: dict[str, Any]) -> RetryPolicy:
-    options = {**actor_options, **message.options}
-    throws = options.get("throws") or ()
+    options: dict[str, Any] = {**actor_options, **message.options}
+    throws: Any = options.get("throws") or ()
     return RetryPolicy(
         max_attempts=options["max_retries"] + 1,
         min_delay_ms=options["min_backoff"],
         max_delay_ms=options["max_backoff"],
-        throws=throws if isinstance(throws, tuple) else (throws,),
+        throws=cast("tuple[type[BaseException], ...]", throws if isinstance(throws, tuple) else (throws,)),
     )

@@ -16,6 +16,7 @@ from dramatiq.errors import ActorNotFound
 from dramatiq.message import Message
 
 from service.broker import RedisBroker
+from service.broker.messages import copy_message
 from service.errors import BrokerUnavailable, DeclarationError, SettingsError
 from service.job import Job
 from service.observe.probe import Probe
@@ -82,7 +83,7 @@ class Scheduler:
 
     def _fire(self, name: str, due: datetime) -> None:
         identity = f"callboard:{self._broker.namespace}:{name}:{due.isoformat()}"
-        message = self._messages[name].copy(message_id=str(uuid5(NAMESPACE_URL, identity)))
+        message = copy_message(self._messages[name], message_id=str(uuid5(NAMESPACE_URL, identity)))
         if self._broker.send(message, once_within_seconds=ONCE_WITHIN_SECONDS):
             fields = {"schedule": name, "due": due.isoformat(), "job_id": message.message_id}
             logger.info("The schedule sent its job", extra=fields)

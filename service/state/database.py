@@ -1,6 +1,6 @@
 """The connection to PostgreSQL: one engine for a process, and errors that say where the database is."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from sqlalchemy import Engine, create_engine, make_url
@@ -28,7 +28,7 @@ def engine_for(database_url: str) -> Engine:
 
 
 @contextmanager
-def reaching(engine: Engine) -> Iterator[None]:
+def reaching(engine: Engine) -> Generator[None]:
     """Turn the driver's connection errors into HistoryUnavailable that names host and port."""
     try:
         yield

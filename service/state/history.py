@@ -1,5 +1,6 @@
 """What the API asks about jobs: the database's history, with what Redis knows of the rows that are not final."""
 
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Engine, select
@@ -52,8 +53,13 @@ class History:
     def _stored(self, job_id: UUID) -> Snapshot | None:
         with reaching(self._engine), self._engine.connect() as connection:
             row = connection.execute(select(jobs).where(jobs.c.job_id == job_id)).mappings().one_or_none()
-        return None if row is None else Snapshot(**{**row, "state": State(row["state"])})
+        return None if row is None else _snapshot_of(dict(row))
 
     def _live(self, job_id: UUID) -> Snapshot | None:
         record = self._broker.find_record(str(job_id))
         return None if record is None else Snapshot.from_event(record)
+
+
+def _snapshot_of(row: dict[str, Any]) -> Snapshot:
+    row["state"] = State(row["state"])
+    return Snapshot(**row)

@@ -106,10 +106,11 @@ class Projector:
 
     def _read(self, block_ms: int | None) -> Iterable[Entry]:
         # Always from the start: what has been stored is no longer there.
-        found: Any = self._broker.client.xread(dict.fromkeys(self._streams, "0"), count=BATCH, block=block_ms)
-        pairs = found.items() if isinstance(found, dict) else found
-        for stream, batches in pairs:
-            for entry_id, fields in _flatten(batches):
+        found: list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]] = self._broker.client.xread(
+            dict.fromkeys(self._streams, "0"), count=BATCH, block=block_ms
+        )
+        for stream, entries in found:
+            for entry_id, fields in entries:
                 yield Entry(stream.decode(), entry_id, _snapshot_of(entry_id, fields))
 
     def _forget(self, entries: list[Entry]) -> None:
@@ -175,12 +176,3 @@ def _snapshot_of(entry_id: bytes, fields: dict[bytes, bytes]) -> Snapshot | None
         # One entry that somebody else wrote must not hold up the rest.
         logger.error("An event can't be read and is dropped: %r", error, extra={"entry": entry_id, "fields": fields})
         return None
-
-
-def _flatten(batches: Any) -> Iterable[tuple[bytes, dict[bytes, bytes]]]:
-    # RESP3 wraps the entries of a stream in one more list than RESP2 does.
-    for item in batches:
-        if isinstance(item, list):
-            yield from item
-        else:
-            yield item

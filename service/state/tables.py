@@ -1,6 +1,6 @@
 """The tables of job history. A change here needs a migration in `migrations/versions/`."""
 
-from sqlalchemy import Column, DateTime, Index, Integer, MetaData, Table, Text
+from sqlalchemy import JSON, Column, DateTime, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 metadata = MetaData()
@@ -9,9 +9,7 @@ jobs = Table(
     "callboard_jobs",
     metadata,
     Column("job_id", UUID(as_uuid=True), primary_key=True),
-    Column(
-        "sequence", Integer, nullable=False, comment="number of the event that made this row"
-    ),
+    Column("sequence", Integer, nullable=False, comment="number of the event that made this row"),
     Column("type", Text, nullable=False),
     Column("queue", Text, nullable=False),
     Column("state", Text, nullable=False),
@@ -20,7 +18,7 @@ jobs = Table(
     Column("changed_at", DateTime(timezone=True), nullable=False),
     Column("started_at", DateTime(timezone=True)),
     Column("completed_at", DateTime(timezone=True)),
-    Column("result", JSONB(none_as_null=True)),
+    Column("result", JSON(none_as_null=True), comment="as the actor returned it, keys in their order"),
     Column("error", JSONB(none_as_null=True)),
     Index("callboard_jobs_created_at", "created_at"),
 )

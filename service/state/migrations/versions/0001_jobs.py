@@ -26,7 +26,7 @@ def upgrade() -> None:
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True)),
         sa.Column("completed_at", sa.DateTime(timezone=True)),
-        sa.Column("result", postgresql.JSONB()),
+        sa.Column("result", sa.JSON(), comment="as the actor returned it, keys in their order"),
         sa.Column("error", postgresql.JSONB()),
     )
     op.create_index("callboard_jobs_created_at", "callboard_jobs", ["created_at"])
