@@ -1,7 +1,9 @@
 """The entry of `dramatiq service.actors`: the configured broker, and every module that CALLBOARD_ACTORS names."""
 
 import importlib
+import os
 import pkgutil
+import sys
 
 import dramatiq
 
@@ -28,6 +30,18 @@ def import_actor_modules(names: list[str]) -> None:
             importlib.import_module(found.name)
 
 
-configure_logs(get_settings())
-dramatiq.set_broker(broker)
-import_actor_modules(get_settings().actor_modules)
+def compose() -> None:
+    """Read the settings, set the process's logs, and import the actors. Raises SettingsError."""
+    settings = get_settings()
+    settings.require_redis_url()
+    configure_logs(settings)
+    dramatiq.set_broker(broker)
+    import_actor_modules(settings.actor_modules)
+
+
+try:
+    compose()
+except SettingsError as error:
+    # Dramatiq would show a traceback; what is wrong is the environment, not the code.
+    print(error, file=sys.stderr)
+    sys.exit(os.EX_CONFIG)

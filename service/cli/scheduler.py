@@ -17,6 +17,7 @@ def run(_arguments: argparse.Namespace) -> int:
     settings = get_settings()
     configure_logs(settings)
 
+    import service.actors  # noqa: F401  # pyright: ignore[reportUnusedImport] - what schedules send to
     from service.schedules.runner import run_scheduler
 
     run_scheduler(settings, stop)

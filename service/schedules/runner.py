@@ -91,7 +91,7 @@ class Scheduler:
 
 def run_scheduler(settings: Settings, stop: Event) -> None:
     """Run a scheduler with the configured broker and table, and its probe. Raises SettingsError."""
-    from service.actors import broker
+    from service.broker import broker
 
     settings.require_redis_url()
     scheduler = Scheduler(broker, load_table(settings.schedules))
