@@ -126,8 +126,10 @@ def test_nonsense_is_retried(scripted: Any, mail: Any) -> None:
 def test_the_wire_holds_one_recipient_and_doubled_dots(scripted: Any, mail: Any) -> None:
     deliver(mail, scripted.at())
     assert scripted.commands("EHLO") == [b"ehlo example.net\r\n"]
-    assert scripted.commands("MAIL") == [f"mail FROM:<shop@example.net> size={len(mail.content)}\r\n".encode()]
-    assert scripted.commands("RCPT") == [b"rcpt TO:<ann@example.org>\r\n"]
+    # Python versions differ in capitals.
+    (sender,), (recipient,) = scripted.commands("MAIL"), scripted.commands("RCPT")
+    assert sender.lower() == f"mail from:<shop@example.net> size={len(mail.content)}\r\n".encode()
+    assert recipient.lower() == b"rcpt to:<ann@example.org>\r\n"
     assert [line for line in scripted.wire if line.startswith(b".")] == [b"..\r\n", b"...last\r\n", b".\r\n"]
     assert all(line.endswith(b"\r\n") for line in scripted.wire if line)
 
