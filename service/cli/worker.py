@@ -26,12 +26,14 @@ def run(arguments: argparse.Namespace) -> int:
     configure_logs(settings)
     settings.require_redis_url()
     supervisor = Supervisor()
-    for program in programs(arguments.queues, arguments.processes, arguments.threads):
-        supervisor.start(program)
-    while not stop.wait(0.1):
-        supervisor.tick()
-    # No limit: a process ends by itself when its jobs have had their grace period.
-    supervisor.stop(supervisor.names())
+    try:
+        for program in programs(arguments.queues, arguments.processes, arguments.threads):
+            supervisor.start(program)
+        while not stop.wait(0.1):
+            supervisor.tick()
+    finally:
+        # No limit: a process ends by itself when its jobs have had their grace period.
+        supervisor.stop(supervisor.names())
     return 0
 
 

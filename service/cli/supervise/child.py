@@ -7,7 +7,7 @@ import subprocess
 import time
 from typing import IO
 
-from service.cli.supervise.groups import kill_group
+from service.cli.supervise.groups import kill_rest_of_group, signal_group
 from service.cli.supervise.program import Program
 
 
@@ -68,7 +68,7 @@ class Child:
         """
         if self._process is None or self._process.poll() is None:
             return False
-        kill_group(self._process.pid)
+        kill_rest_of_group(self._process.pid)
         self.exit_code = self._process.returncode
         self.deaths += 1
         self._process = None
@@ -83,7 +83,7 @@ class Child:
     def kill(self) -> None:
         """Kill all of its group."""
         if self._process is not None:
-            kill_group(self._process.pid, patience_seconds=0)
+            signal_group(self._process.pid, signal.SIGKILL)
 
     def _output(self) -> "contextlib.AbstractContextManager[IO[bytes] | None]":
         if self.program.log is None:

@@ -1,5 +1,6 @@
 """Process groups: every program has one of its own, so that what it started can be ended with it."""
 
+import contextlib
 import os
 import signal
 import time
@@ -17,11 +18,14 @@ def signal_group(group_id: int, number: signal.Signals) -> bool:
     return True
 
 
-def kill_group(group_id: int, patience_seconds: float = 2.0) -> None:
-    """Kill all of a group and wait until it is gone.
+def kill_rest_of_group(group_id: int) -> None:
+    """Kill what a leader that has ended left behind, and take its zombies away where they have become ours.
 
-    The wait has an end because a zombie counts as a member, and some containers have no init that takes zombies away.
+    They do where the supervisor is the first process of a container. The wait has an end, because a zombie counts as a
+    member and elsewhere they are taken away by whoever comes first.
     """
-    deadline = time.monotonic() + patience_seconds
+    deadline = time.monotonic() + 1.0
     while signal_group(group_id, signal.SIGKILL) and time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-group_id, os.WNOHANG)
         time.sleep(0.01)

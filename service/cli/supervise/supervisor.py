@@ -39,7 +39,7 @@ class Supervisor:
         return list(self.children)
 
     def start(self, program: Program) -> Child:
-        """Start a program and keep it running."""
+        """Start a program and keep it running. Raises OSError if it can't be started the first time."""
         child = Child(program)
         self.children[program.name] = child
         self._start(child)
@@ -51,7 +51,7 @@ class Supervisor:
             if child.ended():
                 self._note_death(child)
             elif child.pid is None and not child.program.once and time.monotonic() >= child.restart_at:
-                self._start(child)
+                self._start_again(child)
 
     def stop(
         self,
@@ -75,15 +75,26 @@ class Supervisor:
         child.start()
         self._on_start(child)
 
+    def _start_again(self, child: Child) -> None:
+        try:
+            self._start(child)
+        except OSError as error:
+            # The machine may be short of memory or processes for a while; those that run must stay supervised.
+            child.young_deaths += 1
+            self._schedule(child, f"could not be started ({error})")
+
     def _note_death(self, child: Child) -> None:
         self._on_end(child)
         if child.program.once:
             return
         young = self.backoff.is_young(child.lifetime_seconds)
         child.young_deaths = child.young_deaths + 1 if young else 0
+        self._schedule(child, how_it_ended(child.exit_code))
+
+    def _schedule(self, child: Child, what_happened: str) -> None:
         delay_seconds = self.backoff.delay_seconds(child.young_deaths)
         child.restart_at = time.monotonic() + delay_seconds
-        logger.warning("%s %s; starting it again in %g s", child.name, how_it_ended(child.exit_code), delay_seconds)
+        logger.warning("%s %s; starting it again in %g s", child.name, what_happened, delay_seconds)
 
     def _has_ended(self, child: Child) -> bool:
         if child.pid is not None and not child.ended():

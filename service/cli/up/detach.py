@@ -30,7 +30,7 @@ def in_background(log: Path, supervise: Callable[[Callable[[str], None]], int]) 
     if word.startswith(READY):
         sys.stdout.write(word.removeprefix(READY))
         return 0
-    sys.stderr.write(word)
+    sys.stderr.write(word or "Stopped before all was ready.\n")
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) or 1
 
 

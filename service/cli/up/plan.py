@@ -21,6 +21,7 @@ DEFAULT_MAIL_PORT = 1025
 class Plan:
     """What is decided. A server that is ours has a listener, which keeps its port until the server is started."""
 
+    taken: dict[str, int]
     state: StateDir
     settings: Settings
     addresses: Addresses
@@ -45,7 +46,8 @@ def make_plan(state: StateDir, settings: Settings, environment: Mapping[str, str
         external.check_postgres(database_url)
     ports = Ports.load(state.ports)
     api = _listen(ports, "api", settings.api_host, _named(environment, settings, "api_port"), DEFAULT_API_PORT)
-    mail = _listen(ports, "mail", "127.0.0.1", _named(environment, settings, "smtp_port"), DEFAULT_MAIL_PORT)
+    mail_port = _named(environment, settings, "smtp_port") if smtp_is_local(settings) else None
+    mail = _listen(ports, "mail", "127.0.0.1", mail_port, DEFAULT_MAIL_PORT)
     redis = None if redis_url else _listen_again(ports, valkey.NAME)
     database = None if database_url else _listen_again(ports, postgres.NAME)
     addresses = Addresses(
@@ -59,6 +61,11 @@ def make_plan(state: StateDir, settings: Settings, environment: Mapping[str, str
     write_env_file(state.env, addresses, environment)
     base_env = base_environment(environment, state)
     return Plan(state, settings, addresses, base_env, api, mail, redis, database, redis_password, postgres_password)
+
+
+def smtp_is_local(settings: Settings) -> bool:
+    """Say whether the SMTP settings can be meant for the catcher; others, and their port, are a real server's."""
+    return settings.smtp_host in ("127.0.0.1", "localhost", "::1")
 
 
 def present_environment() -> dict[str, str]:

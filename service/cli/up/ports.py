@@ -12,7 +12,7 @@ def listen_near(host: str, wished: int) -> socket.socket:
     for port in range(wished, min(wished + SEARCHED, 65536)):
         if listener := _listen(host, port):
             return listener
-    raise CommandFailed(f"No port from {wished} to {wished + SEARCHED - 1} is free on {host}.")
+    raise CommandFailed(f"No port from {wished} to {wished + SEARCHED - 1} can be opened on {host}.")
 
 
 def listen_on(wished: int | None) -> socket.socket:

@@ -15,7 +15,7 @@ from service.cli.supervise.supervisor import Supervisor
 from service.cli.up.draining import drain
 from service.cli.up.leftovers import end_leftovers
 from service.cli.up.output import Output, OutputHandler, Tail
-from service.cli.up.plan import Plan, make_plan, present_environment
+from service.cli.up.plan import Plan, make_plan, present_environment, smtp_is_local
 from service.cli.up.records import SUPERVISOR, Records
 from service.cli.up.stack import RESERVED, Stack, Stopped, worker_name
 from service.cli.up.state_dir import StateDir
@@ -43,6 +43,7 @@ class Run:
         self._records = Records(state.run)
         self._output = Output(width=max(map(len, [OWN_NAME, *RESERVED, *map(worker_name, QUEUES)])))
         self._tail = Tail(self._output)
+        self._plan: Plan | None = None
         self._supervisor = Supervisor(AT_START, on_start=self._note_start, on_end=self._note_end)
 
     def run(self, on_ready: Callable[[str], None]) -> None:
@@ -51,7 +52,7 @@ class Run:
         self._listen_to_signals()
         self._log_to_output()
         try:
-            plan = self._prepare()
+            plan = self._plan = self._prepare()
             Stack(plan, self._supervisor, self._stop).start()
             self._supervisor.backoff = Backoff()
             on_ready(summary(plan, detached=self._detached, seconds=time.monotonic() - began))
@@ -84,13 +85,18 @@ class Run:
     def _say_what_was_chosen(self, plan: Plan) -> None:
         addresses = plan.addresses
         logger.info("Starting: API on port %d, mail on port %d", addresses.api_port, addresses.smtp_port)
-        if self._settings.smtp_host not in ("127.0.0.1", "localhost"):
+        for name, port in plan.taken.items():
+            logger.info("Port %d is taken, so %s gets the next free one", port, name)
+        if not smtp_is_local(self._settings):
             logger.warning(
                 "CALLBOARD_SMTP_HOST=%s is not used: `callboard up` keeps every mail in .callboard/mail/",
                 self._settings.smtp_host,
             )
 
     def _end(self) -> None:
+        if self._plan is not None:
+            # So that, once the API has ended, clients are refused instead of waiting for an answer.
+            self._plan.api.close()
         drain(self._supervisor, self._hurry)
         # A killed process may have left others; and PostgreSQL's are no members of its group.
         end_leftovers(self._state)

@@ -1,0 +1,176 @@
+"""`callboard up` from the outside, with its real processes."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+
+import psutil
+import pytest
+
+from service.cli.up.ports import listen_on, port_of
+from tests.up.eventually import eventually
+from tests.up.home import Home, command
+
+JOB = {
+    "type": "email.send",
+    "payload": {"to": "ada@example.com", "subject": "Hello", "template_id": "welcome", "context": {"name": "Ada"}},
+}
+#: Starting takes seconds on two processors that do something else as well.
+pytestmark = pytest.mark.timeout(180)
+
+
+def send_and_follow(home: Home) -> None:
+    url = home.post("/jobs", JOB)["poll_url"]
+    eventually(lambda: home.get(url)["status"] == "succeeded", 20)
+
+
+def test_a_first_job_goes_out_and_what_dies_is_replaced(home):
+    with listen_on(None) as api, listen_on(None) as mail:
+        taken = {"CALLBOARD_API_PORT": str(port_of(api)), "CALLBOARD_SMTP_PORT": str(port_of(mail))}
+        printed = home.up(**taken)
+    chosen = home.sourced()
+    assert int(chosen["CALLBOARD_API_PORT"]) > int(taken["CALLBOARD_API_PORT"])
+    assert int(chosen["CALLBOARD_SMTP_PORT"]) > int(taken["CALLBOARD_SMTP_PORT"])
+    assert f"curl -s {chosen['CALLBOARD_URL']}/jobs" in printed
+    assert stat.S_IMODE(home.state.env.stat().st_mode) == 0o600
+
+    send_and_follow(home)
+    (mail_file,) = home.state.mail.iterdir()
+    assert b"X-Envelope-To: ada@example.com\r\n" in mail_file.read_bytes()
+
+    second = home.run("up")
+    assert second.returncode == 1
+    assert f"pid {home.pid_of('supervisor')}, API at {chosen['CALLBOARD_URL']}" in second.stderr
+
+    killed = {name: home.pid_of(name) for name in ("email", "redis", "postgres")}
+    orphans = psutil.Process(killed["email"]).children()
+    assert orphans
+    for pid in killed.values():
+        os.kill(pid, signal.SIGKILL)
+    for name, pid in killed.items():
+        eventually(
+            lambda name=name, pid=pid: (home.state.run / f"{name}.json").exists() and home.pid_of(name) != pid, 30
+        )
+    assert not any(orphan.is_running() for orphan in orphans)
+    eventually(lambda: worker_is_ready(home), 30)
+    send_and_follow(home)
+
+    down = home.run("down")
+    assert down.returncode == 0
+    assert "email" in down.stdout
+    assert "Stopped." in down.stdout
+    assert home.processes() == []
+    assert "Nothing runs" in home.run("down").stdout
+
+
+def worker_is_ready(home: Home) -> bool:
+    log = home.state.log_of("email").read_text()
+    return log.count("Worker process is ready for action") >= 2
+
+
+def test_nothing_is_left_of_a_killed_supervisor_after_a_new_start_or_down(home):
+    home.up()
+    sourced = home.sourced()
+    first = {line.split()[0] for line in home.processes()}
+    home.kill_supervisor()
+
+    # The shell of a user who has sourced the file of the run before.
+    home.up(**sourced)
+    assert not first & {line.split()[0] for line in home.processes()}
+    assert "Ended what an earlier run had left" in home.state.log_of("up").read_text()
+    assert home.sourced() == sourced
+    send_and_follow(home)
+
+    home.kill_supervisor()
+    down = home.run("down")
+    assert down.returncode == 0
+    assert re.search(r"Ended what an earlier run had left: .*postgres.*redis", down.stdout)
+    assert home.processes() == []
+
+
+def test_ctrl_c_in_the_foreground_drains_and_stops(home):
+    process = subprocess.Popen(
+        command("up"),
+        cwd=home.path,
+        env=home.environment({}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines: list[str] = []
+    with process:
+        assert process.stdout
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("Stop:"):
+                process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    text = "".join(lines)
+    assert re.search(r"^email +\| .*Worker process is ready", text, re.M)
+    assert re.search(r"^api +\| .*Application shutdown complete", text, re.M)
+    assert "Killing" not in text
+    assert home.processes() == []
+
+
+def test_a_named_redis_is_used_and_left_alone(home, external_redis):
+    home.up(REDIS_URL=external_redis.url)
+    assert home.sourced()["REDIS_URL"] == external_redis.url
+    assert not (home.state.run / "redis.json").exists()
+    send_and_follow(home)
+    home.run("down")
+    assert external_redis.process.poll() is None
+    assert external_redis.ask("PING") == b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("how", ["up", "up --detach"])
+def test_a_wrong_setting_stops_the_start_at_once(home, how):
+    done = home.run(*how.split(), CALLBOARD_LEASE_SECONDS="soon", REDIS_URL="http://user:secret@example.com")
+    assert done.returncode == 78
+    assert "CALLBOARD_LEASE_SECONDS='soon' is wrong" in done.stderr
+    assert "for example: CALLBOARD_LEASE_SECONDS=30" in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not home.state.root.exists()
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        ("REDIS_URL", "redis://:secret@127.0.0.1:{port}/0"),
+        ("DATABASE_URL", "postgresql://me:secret@127.0.0.1:{port}/x"),
+    ],
+)
+def test_a_named_server_that_is_down_is_told_by_host_and_port(home, variable, url):
+    with listen_on(None) as listener:
+        port = port_of(listener)
+    done = home.run("up", "--detach", **{variable: url.format(port=port)})
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port} can't be used" in done.stderr
+    assert variable in done.stderr
+    assert "secret" not in done.stderr
+    assert home.processes() == []
+
+
+def test_a_part_that_cannot_start_ends_the_start_with_its_last_lines(home):
+    done = home.run("up", "--detach", CALLBOARD_ACTORS="no_such_module")
+    assert done.returncode == 1
+    assert "The last lines of" in done.stderr
+    assert "there is no module 'no_such_module'" in done.stderr
+    assert home.processes() == []
+
+
+def test_a_worker_command_replaces_what_died_and_stops_on_sigterm(home, external_redis):
+    env = home.environment({"REDIS_URL": external_redis.url})
+    argv = command("worker", "email", "--processes", "2", "--threads", "1")
+    with (home.path / "out").open("w+") as out:
+        supervisor = subprocess.Popen(argv, cwd=home.path, env=env, stdout=out, stderr=out)
+        masters = eventually(lambda: len(found := psutil.Process(supervisor.pid).children()) == 2 and found, 20)
+        eventually(lambda: (home.path / "out").read_text().count("ready for action") == 2, 30)
+        masters[0].kill()
+        eventually(lambda: (home.path / "out").read_text().count("ready for action") == 3, 30)
+        supervisor.send_signal(signal.SIGTERM)
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(30) == 0
+    assert "was killed by SIGKILL; starting it again" in (home.path / "out").read_text()
