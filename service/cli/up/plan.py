@@ -59,8 +59,19 @@ def make_plan(state: StateDir, settings: Settings, environment: Mapping[str, str
     )
     ports.save(state.ports)
     write_env_file(state.env, addresses, environment)
-    base_env = base_environment(environment, state)
-    return Plan(state, settings, addresses, base_env, api, mail, redis, database, redis_password, postgres_password)
+    return Plan(
+        taken={name: port.wished for name, port in ports.by_name.items() if port.wished not in (0, port.chosen)},
+        state=state,
+        settings=settings,
+        addresses=addresses,
+        base_env=base_environment(environment, state),
+        api=api,
+        mail=mail,
+        redis=redis,
+        postgres=database,
+        redis_password=redis_password,
+        postgres_password=postgres_password,
+    )
 
 
 def smtp_is_local(settings: Settings) -> bool:
