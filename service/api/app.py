@@ -3,21 +3,32 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.actors import broker
 from service.api import health, jobs
 from service.api.problems import add_problem_handlers
+from service.broker import RedisBroker
 from service.settings import get_settings
 from service.state.database import engine_for
 from service.state.history import History
 
 
 def create_app() -> FastAPI:
-    """Build the application from the settings. Connects when the first request needs it. Raises SettingsError."""
+    """Build the application that the settings describe. Connects when the first request needs it.
+
+    Raises SettingsError.
+    """
     settings = get_settings()
     settings.require_redis_url()
+    engine = engine_for(settings.require_database_url())
+    from service.actors import broker
+
+    return build_app(broker, History(engine, broker))
+
+
+def build_app(broker: RedisBroker, history: History) -> FastAPI:
+    """Build the application on a broker, whose actors are the types of jobs, and a history."""
     app = FastAPI(title="Callboard", version=__version__, description="Background jobs: send, follow, repair.")
     app.state.broker = broker
-    app.state.history = History(engine_for(settings.require_database_url()), broker)
+    app.state.history = history
     add_problem_handlers(app)
     app.include_router(jobs.router)
     app.include_router(health.router)

@@ -248,10 +248,15 @@ class RedisBroker(StockRedisBroker):
 
     def _unavailable(self, error: redis.RedisError) -> BrokerUnavailable:
         return BrokerUnavailable(
-            f"Redis at {self.where} can't be used: {mask(error)}",
-            may_be_stored=not isinstance(error.__cause__, ConnectionRefusedError)
-            and isinstance(error, redis.ConnectionError | redis.TimeoutError),
+            f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=_may_have_been_carried_out(error)
         )
+
+
+def _may_have_been_carried_out(error: redis.RedisError) -> bool:
+    if isinstance(error, redis.BusyLoadingError | redis.AuthenticationError):
+        return False  # the server's own refusals, which the client counts among the errors of the connection
+    # Only a connection that was there when the command went out leaves it open whether the server has done it.
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
 
 
 def _identity(message: Any) -> list[str]:

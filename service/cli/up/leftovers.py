@@ -97,6 +97,8 @@ def _is_server(process: psutil.Process, servers: list[Record], state: StateDir) 
 
 def _end(processes: list[psutil.Process]) -> None:
     """Ask those to stop that lead, so that they stop theirs in order, then kill what is left."""
+    # Each once, though it may have been found in two ways: a dramatiq worker that is asked twice stops half-way.
+    processes = list(dict.fromkeys(processes))
     alive = {process.pid for process in processes}
     for process in processes:
         with contextlib.suppress(psutil.Error):

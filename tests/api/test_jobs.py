@@ -1,0 +1,181 @@
+"""`POST /jobs` and `GET /jobs/{id}`, in this process: what is refused, and how."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import dramatiq
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import BaseModel
+
+from service.api.app import build_app
+from service.broker import RedisBroker
+from service.job import Job
+from service.state.database import engine_for
+from service.state.history import History
+from service.state.states import Status
+from tests.servers import RedisServer
+
+
+class Parcel(BaseModel):
+    to: str
+    weight: float = 1.0
+    ref_id: str | None = None
+
+
+@pytest.fixture
+def app(broker: RedisBroker, database_url: str) -> Any:
+    @dramatiq.actor(broker=broker, actor_name="parcel.send", actor_class=Job)
+    def send(parcel: Parcel) -> None: ...
+
+    @dramatiq.actor(broker=broker, actor_name="count.up", actor_class=Job)
+    def count(*, n: int) -> None: ...
+
+    broker.declare_alias("send-parcel", send)
+    return build_app(broker, History(engine_for(database_url), broker))
+
+
+@pytest.fixture
+def client(app: Any) -> Iterator[TestClient]:
+    with TestClient(app) as client:
+        yield client
+
+
+def test_a_job_is_accepted_and_can_be_read_at_once(client: TestClient) -> None:
+    answer = client.post("/jobs", json={"type": "parcel.send", "payload": {"to": "Ada"}})
+    assert answer.status_code == 202
+    body = answer.json()
+    assert set(body) == {"job_id", "status", "poll_url"}
+    assert body["status"] == "pending"
+    assert uuid.UUID(body["job_id"])
+    assert body["poll_url"] == answer.headers["location"] == f"/jobs/{body['job_id']}"
+
+    job = client.get(body["poll_url"]).json()
+    assert job["job_id"] == body["job_id"]
+    assert (job["status"], job["type"], job["queue"], job["is_terminal"]) == (
+        "pending",
+        "parcel.send",
+        "default",
+        False,
+    )
+    assert (job["started_at"], job["completed_at"]) == (None, None)
+    assert datetime.fromisoformat(job["created_at"]).utcoffset() == timedelta(0)
+    assert "result" not in job
+    assert "error" not in job
+
+
+def test_an_alias_is_a_type_of_its_actor(client: TestClient) -> None:
+    answer = client.post("/jobs", json={"type": "send-parcel", "payload": {"to": "Ada"}})
+    assert client.get(answer.json()["poll_url"]).json()["type"] == "parcel.send"
+
+
+@pytest.mark.parametrize("job_id", [str(uuid.uuid4()), "17", "x" * 100])
+def test_an_unknown_job_is_not_found(client: TestClient, job_id: str) -> None:
+    answer = client.get(f"/jobs/{job_id}")
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == f"Job {job_id} not found"
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_an_unknown_type_is_answered_with_the_known_ones(client: TestClient) -> None:
+    answer = client.post("/jobs", json={"type": "X", "payload": {}})
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "Unknown job type: X"
+    assert answer.json()["known_types"] == ["count.up", "parcel.send", "send-parcel"]
+
+
+@pytest.mark.parametrize(
+    ("payload", "field"),
+    [
+        ({}, "payload.to"),
+        ({"to": 1}, "payload.to"),
+        ({"to": "Ada", "weight": "heavy"}, "payload.weight"),
+        ({"to": "Ada", "colour": "red"}, "payload.colour"),
+    ],
+)
+def test_a_bad_payload_is_refused_with_the_path_of_the_field(
+    client: TestClient, payload: dict[str, Any], field: str
+) -> None:
+    answer = client.post("/jobs", json={"type": "parcel.send", "payload": payload})
+    assert answer.status_code == 422
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
+    assert field.removeprefix("payload.") in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"payload": {}}, "type"),
+        ({"type": "parcel.send", "payload": []}, "payload"),
+        ({"type": "parcel.send", "payload": {"to": "Ada"}, "queue": "x"}, "queue"),
+        ([], "body"),
+    ],
+)
+def test_a_request_of_another_shape_is_refused_with_its_field(client: TestClient, body: Any, field: str) -> None:
+    answer = client.post("/jobs", json=body)
+    assert answer.status_code == 422
+    assert field in [error["field"] for error in answer.json()["errors"]]
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b'{"type": "count.up", "payload": {"n": NaN}}', b"[" * 100_000])
+def test_what_is_not_json_is_refused_and_never_an_error_of_the_server(client: TestClient, body: bytes) -> None:
+    answer = client.post("/jobs", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("value", ["\x00", "\ud800", "a" * 1000])
+def test_any_text_is_taken_whole_or_refused(client: TestClient, value: str) -> None:
+    body = json.dumps({"type": "parcel.send", "payload": {"to": value}})
+    answer = client.post("/jobs", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == (422 if value == "\ud800" else 202)
+
+
+def test_a_ref_id_may_stand_beside_the_payload(client: TestClient, broker: RedisBroker) -> None:
+    body = {"type": "parcel.send", "payload": {"to": "Ada"}, "ref_id": "order-7"}
+    assert client.post("/jobs", json=body).status_code == 202
+    [data] = broker.fetch("default", 1)
+    assert b'"ref_id":"order-7"' in data
+    clash = {**body, "payload": {"to": "Ada", "ref_id": "order-8"}}
+    assert client.post("/jobs", json=clash).status_code == 422
+    not_taken = client.post("/jobs", json={"type": "count.up", "payload": {"n": 1}, "ref_id": "r"})
+    assert not_taken.json()["errors"][0]["field"] == "payload.ref_id"
+
+
+def test_without_redis_a_send_is_refused_and_says_whether_it_may_be_stored(
+    app: Any, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker: RedisBroker = app.state.broker
+    own_redis.kill()
+    monkeypatch.setattr(broker, "client", type(broker.client).from_url(own_redis.url))
+    broker.__dict__.pop("scripts", None)
+    with TestClient(app) as client:
+        answer = client.post("/jobs", json={"type": "count.up", "payload": {"n": 1}})
+        assert answer.status_code == 503
+        assert answer.json()["may_be_stored"] is False
+        assert int(answer.headers["retry-after"]) > 0
+        assert str(own_redis.port) in answer.json()["detail"]
+        assert client.get("/healthz").status_code == 200
+        assert client.get("/readyz").status_code == 503
+
+
+def test_without_the_database_jobs_are_accepted_and_read_from_redis(app: Any, broker: RedisBroker) -> None:
+    app.state.history = History(engine_for("postgresql://nobody@127.0.0.1:1/none"), broker)
+    with TestClient(app) as client:
+        sent = client.post("/jobs", json={"type": "count.up", "payload": {"n": 1}})
+        assert sent.status_code == 202
+        assert client.get(sent.json()["poll_url"]).json()["status"] == Status.PENDING
+        unknown = client.get(f"/jobs/{uuid.uuid4()}")
+        assert unknown.status_code == 503, "the database may know it"
+        ready = client.get("/readyz")
+        assert ready.status_code == 200
+        assert "127.0.0.1:1" in ready.json()["checks"]["postgresql"]
+
+
+def test_the_schema_describes_every_answer(client: TestClient) -> None:
+    schema = client.get("/openapi.json").json()
+    assert schema["openapi"].startswith("3.1")
+    assert set(schema["paths"]) >= {"/jobs", "/jobs/{job_id}", "/healthz", "/readyz"}

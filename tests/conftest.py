@@ -1,0 +1,98 @@
+"""The servers and settings that tests share. Each test gets a namespace and a database of its own."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from dramatiq.worker import Worker
+
+from service.broker import RedisBroker
+from service.middleware import chain
+from service.settings import Settings, get_settings
+from service.state.migrate import upgrade
+from tests.servers import RedisServer, free_port, new_database, postgres_server, redis_flavours
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """The server that most tests share. A test that kills or freezes it starts one of its own."""
+    program = next(iter(redis_flavours().values()))
+    server = RedisServer(program, tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
+    """A server for one test, to be treated badly."""
+    server = RedisServer(next(iter(redis_flavours().values())), tmp_path)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server with one migrated database to copy."""
+    with postgres_server(tmp_path_factory.mktemp("postgres")) as url:
+        upgrade(new_database(url, "migrated"))
+        yield url
+
+
+@pytest.fixture
+def database_url(postgres_url: str) -> str:
+    """An empty, migrated database."""
+    return new_database(postgres_url, f"test_{uuid.uuid4().hex}", template="migrated")
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer) -> dict[str, str]:
+    """The variables of a process of the service, set for this one too. Without a database: ask for database_url."""
+    variables = {
+        "REDIS_URL": redis_server.url,
+        "CALLBOARD_NAMESPACE": f"test-{uuid.uuid4().hex[:12]}",
+        "CALLBOARD_WORKER_PORT": str(free_port()),
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    get_settings.cache_clear()
+    return variables
+
+
+@pytest.fixture
+def settings(environment: dict[str, str]) -> Settings:
+    """The settings of that environment."""
+    return get_settings()
+
+
+@pytest.fixture
+def broker(settings: Settings) -> Iterator[RedisBroker]:
+    """A broker with the whole chain, for actors that the test declares."""
+    broker = RedisBroker(lambda: settings, chain())
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def start_worker(broker: RedisBroker) -> Iterator[Callable[..., Worker]]:
+    """Start Dramatiq's worker on the broker, in this process. The actors must be declared before."""
+    workers: list[Worker] = []
+
+    def start(threads: int = 4) -> Worker:
+        broker.emit_after("process_boot")  # as the dramatiq command does: the time limits' clock starts here
+        worker = Worker(broker, worker_timeout=100, worker_threads=threads)
+        worker.start()
+        workers.append(worker)
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.stop(timeout=5000)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_settings() -> Iterator[None]:
+    yield
+    get_settings.cache_clear()

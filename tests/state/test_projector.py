@@ -1,0 +1,284 @@
+"""Events become rows: in any order, twice, and through the death of the projector."""
+
+import logging
+import random
+import threading
+import uuid
+from collections.abc import Iterator
+from datetime import UTC
+
+import pytest
+from dramatiq.message import Message
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, select, text
+
+from service.broker import RedisBroker
+from service.broker.consumer import Delivery
+from service.broker.keys import Keys
+from service.broker.messages import decode_message
+from service.broker.outcome import Dead, Failure, RetryLater, Succeeded
+from service.state.database import engine_for
+from service.state.history import History
+from service.state.projector import Projector
+from service.state.snapshot import Snapshot
+from service.state.states import State
+from service.state.tables import jobs
+from tests.servers import RedisServer, eventually
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = engine_for(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def projector(broker: RedisBroker, engine: Engine) -> Projector:
+    broker.declare_queue("email")
+    return Projector(broker, engine)
+
+
+def project(projector: Projector, engine: Engine) -> None:
+    with engine.connect() as connection:
+        while projector.project_batch(connection):
+            pass
+
+
+def send(broker: RedisBroker) -> Message:
+    message: Message = Message(queue_name="email", actor_name="t.act", args=(), kwargs={}, options={})
+    broker.send(message)
+    return message
+
+
+def run(broker: RedisBroker, *, fails: bool = False) -> Delivery:
+    [data] = broker.fetch("email", 1)
+    delivery = Delivery(decode_message(data))
+    broker.record_start(delivery)
+    delivery.outcome = Dead(Failure("ValueError", "no\x00", "trace")) if fails else Succeeded('{"b":1,"a":2}')
+    broker.settle(delivery, "email")
+    return delivery
+
+
+def row(engine: Engine, message: Message) -> dict:
+    with engine.connect() as connection:
+        found = connection.execute(select(jobs).where(jobs.c.job_id == uuid.UUID(message.message_id)))
+        return dict(found.mappings().one())
+
+
+def stream_length(broker: RedisBroker) -> int:
+    return broker.client.xlen(Keys(broker.namespace, "email").events)
+
+
+def test_a_finished_job_is_a_whole_row_and_leaves_nothing_in_redis(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    message = send(broker)
+    run(broker)
+    project(projector, engine)
+    stored = row(engine, message)
+    assert (stored["state"], stored["sequence"], stored["attempt"]) == ("succeeded", 3, 1)
+    assert list(stored["result"]) == ["b", "a"], "keys keep their order"
+    assert stored["created_at"] <= stored["started_at"] <= stored["completed_at"]
+    assert stored["created_at"].tzinfo is not None
+    assert stream_length(broker) == 0
+    assert broker.find_record(message.message_id) is None
+
+
+def test_every_transition_is_logged_once(
+    broker: RedisBroker, engine: Engine, projector: Projector, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    message = send(broker)
+    run(broker)
+    project(projector, engine)
+    project(projector, engine)
+    logged = [
+        (record.job_id, record.status)  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.getMessage() == "Job status updated"
+    ]
+    assert logged == [(message.message_id, status) for status in ("pending", "running", "succeeded")]
+
+
+def test_what_was_stored_and_not_yet_trimmed_is_not_stored_or_logged_again(
+    broker: RedisBroker, engine: Engine, projector: Projector, caplog: pytest.LogCaptureFixture
+) -> None:
+    message = send(broker)
+    run(broker)
+    entries = broker.client.xrange(Keys(broker.namespace, "email").events)
+    project(projector, engine)
+    before = row(engine, message)
+    # As after a kill between the commit and the trim.
+    for _, fields in entries:
+        broker.client.xadd(Keys(broker.namespace, "email").events, fields)
+    caplog.set_level(logging.INFO)
+    project(projector, engine)
+    assert row(engine, message) == before
+    assert not [record for record in caplog.records if record.getMessage() == "Job status updated"]
+
+
+def test_an_entry_that_nobody_can_read_does_not_hold_up_the_rest(
+    broker: RedisBroker, engine: Engine, projector: Projector, caplog: pytest.LogCaptureFixture
+) -> None:
+    events = Keys(broker.namespace, "email").events
+    broker.client.xadd(events, {"state": "odd"})
+    broker.client.xadd(events, {b"\xff": b"\xff"})
+    message = send(broker)
+    run(broker)
+    project(projector, engine)
+    assert row(engine, message)["state"] == "succeeded"
+    assert stream_length(broker) == 0
+    assert len([record for record in caplog.records if "can't be read" in record.getMessage()]) == 2
+
+
+def test_a_nul_in_an_error_does_not_keep_the_job_from_ending(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    message = send(broker)
+    [data] = broker.fetch("email", 1)
+    delivery = Delivery(decode_message(data))
+    delivery.outcome = Dead(Failure.of(ValueError("a\x00b \ud800 c\\u0000d")))
+    broker.settle(delivery, "email")
+    project(projector, engine)
+    stored = row(engine, message)
+    assert stored["state"] == "dead"
+    assert stored["error"]["message"].startswith("a\\u0000b")
+
+
+def events_of_a_job() -> list[Snapshot]:
+    states = [State.PENDING, State.RUNNING, State.RETRYING, State.RUNNING, State.SUCCEEDED]
+    job_id = str(uuid.uuid4())
+    common = {"job_id": job_id, "type": "t", "queue": "email", "created_at": "1000", "attempt": "1"}
+    return [
+        Snapshot.from_event({**common, "seq": str(number), "state": state, "at": str(1000 + number)})
+        for number, state in enumerate(states, start=1)
+    ]
+
+
+@given(data=st.data())
+@hypothesis_settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+def test_any_order_and_any_repetition_end_in_the_newest_state(
+    data: st.DataObject, broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    histories = [events_of_a_job() for _ in range(data.draw(st.integers(1, 4)))]
+    events = [event for history in histories for event in history]
+    events += data.draw(st.lists(st.sampled_from(events), max_size=6))
+    random.Random(data.draw(st.integers())).shuffle(events)
+    for event in events:
+        fields = {
+            "job_id": str(event.job_id),
+            "seq": str(event.sequence),
+            "type": event.type,
+            "queue": event.queue,
+            "state": event.state,
+            "attempt": "1",
+            "created_at": "1000",
+            "at": str(int(event.changed_at.timestamp() * 1000)),
+        }
+        broker.client.xadd(Keys(broker.namespace, "email").events, fields)
+        if data.draw(st.booleans()):
+            project(projector, engine)
+    project(projector, engine)
+    with engine.connect() as connection:
+        found = connection.execute(select(jobs.c.job_id, jobs.c.sequence, jobs.c.state)).all()
+    stored = {row.job_id: (row.sequence, row.state) for row in found}
+    for history in histories:
+        assert stored[history[-1].job_id] == (5, "succeeded")
+
+
+def test_one_projector_works_and_another_takes_over(broker: RedisBroker, engine: Engine, projector: Projector) -> None:
+    second = Projector(broker, engine)
+    stops = [threading.Event(), threading.Event()]
+    threads = [threading.Thread(target=one.run, args=(stop,)) for one, stop in zip((projector, second), stops, strict=True)]
+    try:
+        threads[0].start()
+        eventually(lambda: projector.is_ready)
+        threads[1].start()
+        eventually(lambda: second.is_ready)
+        message = send(broker)
+        run(broker)
+        eventually(lambda: stream_length(broker) == 0)
+        assert row(engine, message)["state"] == "succeeded"
+        stops[0].set()
+        threads[0].join(10)
+        message = send(broker)
+        run(broker)
+        eventually(lambda: stream_length(broker) == 0)
+        assert row(engine, message)["state"] == "succeeded"
+    finally:
+        for stop in stops:
+            stop.set()
+        for thread in threads:
+            thread.join(10)
+
+
+def test_the_projector_goes_on_after_its_connection_was_cut(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=projector.run, args=(stop,))
+    thread.start()
+    try:
+        eventually(lambda: projector.is_ready)
+        with engine.connect() as connection:
+            others = "pid <> pg_backend_pid() AND datname = current_database()"
+            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
+        message = send(broker)
+        run(broker)
+        eventually(lambda: stream_length(broker) == 0)
+        assert row(engine, message)["state"] == "succeeded"
+    finally:
+        stop.set()
+        thread.join(10)
+
+
+def test_a_retry_is_shown_as_it_is(broker: RedisBroker, engine: Engine, projector: Projector) -> None:
+    message = send(broker)
+    [data] = broker.fetch("email", 1)
+    delivery = Delivery(decode_message(data))
+    broker.record_start(delivery)
+    delivery.outcome = RetryLater(delivery.copy_for_retry(""), 1000, Failure("ValueError", "no", ""))
+    broker.settle(delivery, "email")
+    project(projector, engine)
+    stored = row(engine, message)
+    assert (stored["state"], stored["completed_at"]) == ("retrying", None)
+    assert stored["error"]["message"] == "no"
+    assert broker.find_record(message.message_id) is not None
+
+
+def test_a_job_is_found_at_once_and_through_every_step_of_the_projector(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    history = History(engine, broker)
+    message = send(broker)
+    job_id = uuid.UUID(message.message_id)
+
+    def state() -> State | None:
+        found = history.find(job_id)
+        return found and found.state
+
+    assert state() is State.PENDING
+    project(projector, engine)
+    assert state() is State.PENDING
+    run(broker)
+    assert state() is State.SUCCEEDED, "Redis knows more than the row"
+    project(projector, engine)
+    assert state() is State.SUCCEEDED
+    found = history.find(job_id)
+    assert found is not None
+    assert found.created_at.tzinfo in (UTC, found.created_at.tzinfo)
+    assert history.find(uuid.uuid4()) is None
+
+
+def test_a_job_is_found_while_the_database_is_down(broker: RedisBroker, redis_server: RedisServer) -> None:
+    broker.declare_queue("email")
+    nowhere = engine_for("postgresql://nobody@127.0.0.1:1/none")
+    message = send(broker)
+    found = History(nowhere, broker).find(uuid.UUID(message.message_id))
+    assert found is not None
+    assert found.state is State.PENDING
