@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     from service.settings import get_settings
 
     # uvicorn raises the signal once more when it is done; with this handler in place that is harmless.
-    stop_on_signals()
+    stop = stop_on_signals()
     settings = get_settings()
     configure_logs(settings)
     logging.getLogger("uvicorn.error").addFilter(_without_colours)
@@ -38,7 +38,15 @@ def run(arguments: argparse.Namespace) -> int:
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     sockets = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
-    uvicorn.Server(config).run(sockets=sockets)
+    server = uvicorn.Server(config)
+
+    def leave() -> None:
+        server.should_exit = True
+
+    # uvicorn listens to signals only once it runs; one that comes while it loads must not be lost.
+    stop_on_signals(leave)
+    if not stop.is_set():
+        server.run(sockets=sockets)
     return 0
 
 
