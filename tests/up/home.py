@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,6 +16,7 @@ import psutil
 from service.cli.up.leftovers import MARK
 from service.cli.up.postgres import title_of
 from service.cli.up.state_dir import StateDir
+from tests.servers import free_port
 from tests.up.eventually import eventually
 
 OURS = ("REDIS_URL", "DATABASE_URL", "CALLBOARD_")
@@ -113,9 +113,3 @@ class Home:
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "service.cli", *arguments]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

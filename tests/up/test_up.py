@@ -90,38 +90,49 @@ def test_nothing_is_left_of_a_killed_supervisor_after_a_new_start_or_down(home):
     assert home.processes() == []
 
 
-def test_ctrl_c_in_the_foreground_drains_and_stops(home):
-    process = subprocess.Popen(
-        command("up"),
-        cwd=home.path,
-        env=home.environment({}),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    lines: list[str] = []
-    with process:
-        assert process.stdout
-        for line in process.stdout:
-            lines.append(line)
-            if line.startswith("Stop:"):
-                process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
-    text = "".join(lines)
-    assert re.search(r"^email +\| .*Worker process is ready", text, re.M)
-    assert re.search(r"^api +\| .*Application shutdown complete", text, re.M)
+SLOW_ACTOR = """
+import pathlib, time
+from service.job import job
+
+@job(name="tests.slow", queue="default")
+def slow(*, folder: str) -> None:
+    pathlib.Path(folder, "job-started").touch()
+    time.sleep(1.5)
+    pathlib.Path(folder, "job-finished").touch()
+"""
+
+
+def test_ctrl_c_in_the_foreground_lets_running_jobs_finish(home):
+    (home.path / "slow_actors.py").write_text(SLOW_ACTOR)
+    env = home.environment({"CALLBOARD_ACTORS": "slow_actors"})
+    out = home.path / "out"
+    with (
+        out.open("wb") as file,
+        subprocess.Popen(command("up"), cwd=home.path, env=env, stdout=file, stderr=file) as up,
+    ):
+        eventually(lambda: "\nStop:" in out.read_text(), 60)
+        home.post("/jobs", {"type": "tests.slow", "payload": {"folder": str(home.path)}})
+        eventually((home.path / "job-started").exists, 20)
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0
+    assert (home.path / "job-finished").exists()
+    text = out.read_text()
+    assert re.search(r"^default +\| .*Worker process is ready", text, re.MULTILINE)
+    assert re.search(r"^api +\| .*Application shutdown complete", text, re.MULTILINE)
+    # The projector outlives the workers, so that it stores how the last jobs have ended.
+    assert re.search(r"^projector +\| .*Job status updated .*status=succeeded", text, re.MULTILINE)
     assert "Killing" not in text
     assert home.processes() == []
 
 
-def test_a_named_redis_is_used_and_left_alone(home, external_redis):
-    home.up(REDIS_URL=external_redis.url)
-    assert home.sourced()["REDIS_URL"] == external_redis.url
+def test_a_named_redis_is_used_and_left_alone(home, own_redis):
+    home.up(REDIS_URL=own_redis.url)
+    assert home.sourced()["REDIS_URL"] == own_redis.url
     assert not (home.state.run / "redis.json").exists()
     send_and_follow(home)
     home.run("down")
-    assert external_redis.process.poll() is None
-    assert external_redis.ask("PING") == b"+PONG\r\n"
+    with own_redis.client() as client:
+        assert client.ping()
 
 
 @pytest.mark.parametrize("how", ["up", "up --detach"])
@@ -161,8 +172,8 @@ def test_a_part_that_cannot_start_ends_the_start_with_its_last_lines(home):
     assert home.processes() == []
 
 
-def test_a_worker_command_replaces_what_died_and_stops_on_sigterm(home, external_redis):
-    env = home.environment({"REDIS_URL": external_redis.url})
+def test_a_worker_command_replaces_what_died_and_stops_on_sigterm(home, own_redis):
+    env = home.environment({"REDIS_URL": own_redis.url})
     argv = command("worker", "email", "--processes", "2", "--threads", "1")
     with (home.path / "out").open("w+") as out:
         supervisor = subprocess.Popen(argv, cwd=home.path, env=env, stdout=out, stderr=out)
