@@ -318,7 +318,9 @@ def test_third_party_middleware_sees_the_life_of_a_message(broker: RedisBroker, 
         def before_process_message(self, broker: Any, message: Any) -> None:
             seen.append("before_process_message")
 
-        def after_process_message(self, broker: Any, message: Any, *, result: Any = None, exception: Any = None) -> None:
+        def after_process_message(
+            self, broker: Any, message: Any, *, result: Any = None, exception: Any = None
+        ) -> None:
             seen.append(f"after_process_message {result}")
 
         def after_ack(self, broker: Any, message: Any) -> None:

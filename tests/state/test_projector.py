@@ -194,7 +194,9 @@ def test_any_order_and_any_repetition_end_in_the_newest_state(
 def test_one_projector_works_and_another_takes_over(broker: RedisBroker, engine: Engine, projector: Projector) -> None:
     second = Projector(broker, engine)
     stops = [threading.Event(), threading.Event()]
-    threads = [threading.Thread(target=one.run, args=(stop,)) for one, stop in zip((projector, second), stops, strict=True)]
+    threads = [
+        threading.Thread(target=one.run, args=(stop,)) for one, stop in zip((projector, second), stops, strict=True)
+    ]
     try:
         threads[0].start()
         eventually(lambda: projector.is_ready)
