@@ -1,6 +1,7 @@
 """`callboard worker [QUEUE ...]`: keeps the worker processes of queues running, and replaces one that died."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
             supervisor.start(program)
         while not stop.wait(0.1):
             supervisor.tick()
+            if any(child.exit_code == os.EX_CONFIG for child in supervisor.children.values()):
+                # It has said which setting is wrong, and the next one would say the same.
+                return os.EX_CONFIG
     finally:
         # No limit: a process ends by itself when its jobs have had their grace period.
         supervisor.stop(supervisor.names())

@@ -7,6 +7,7 @@ import stat
 import subprocess
 
 import psutil
+import psycopg
 import pytest
 
 from service.cli.up.ports import listen_on, port_of
@@ -125,14 +126,16 @@ def test_ctrl_c_in_the_foreground_lets_running_jobs_finish(home):
     assert home.processes() == []
 
 
-def test_a_named_redis_is_used_and_left_alone(home, own_redis):
-    home.up(REDIS_URL=own_redis.url)
-    assert home.sourced()["REDIS_URL"] == own_redis.url
-    assert not (home.state.run / "redis.json").exists()
+def test_named_servers_are_used_and_left_alone(home, own_redis, database_url):
+    home.up(REDIS_URL=own_redis.url, DATABASE_URL=database_url)
+    sourced = home.sourced()
+    assert (sourced["REDIS_URL"], sourced["DATABASE_URL"]) == (own_redis.url, database_url)
+    assert not {"redis", "postgres"} & {path.stem for path in home.state.run.glob("*.json")}
     send_and_follow(home)
     home.run("down")
-    with own_redis.client() as client:
+    with own_redis.client() as client, psycopg.connect(database_url) as connection:
         assert client.ping()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
 @pytest.mark.parametrize("how", ["up", "up --detach"])
@@ -170,6 +173,13 @@ def test_a_part_that_cannot_start_ends_the_start_with_its_last_lines(home):
     assert "The last lines of" in done.stderr
     assert "there is no module 'no_such_module'" in done.stderr
     assert home.processes() == []
+
+
+def test_a_worker_command_ends_where_a_setting_is_wrong(home):
+    done = home.run("worker", "email", REDIS_URL="redis://127.0.0.1:1/0", CALLBOARD_ACTORS="no_such_module")
+    assert done.returncode == 78
+    assert "there is no module 'no_such_module'" in done.stderr
+    assert home.run("worker", "email").returncode == 78
 
 
 def test_a_worker_command_replaces_what_died_and_stops_on_sigterm(home, own_redis):

@@ -22,15 +22,20 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings()
     require_extra()
 
+    from service.cli.failure import CommandFailed
     from service.cli.up.detach import in_background
     from service.cli.up.lock import UpLock
     from service.cli.up.running import Run
     from service.cli.up.state_dir import StateDir
 
     state = StateDir.here()
-    state.make()
     lock = UpLock(state.lock)
-    if not lock.acquire():
+    try:
+        state.make()
+        is_the_only_one = lock.acquire()
+    except OSError as error:
+        raise CommandFailed(f"The folder {state.root} can't be used: {error}") from None
+    if not is_the_only_one:
         print(_who_runs(), file=sys.stderr)
         return 1
     if arguments.detach:

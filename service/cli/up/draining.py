@@ -5,24 +5,24 @@ import time
 from threading import Event
 
 from service.cli.supervise.supervisor import Supervisor
-from service.cli.up import postgres, stack, valkey
+from service.cli.up import parts, postgres, valkey
 
 logger = logging.getLogger(__name__)
 
 
 def drain(supervisor: Supervisor, hurry: Event) -> None:
     """Stop all: first what brings in jobs, then the workers, then what records, servers last."""
-    ends = {stack.API, stack.SCHEDULER, stack.MIGRATE, stack.PROJECTOR, stack.MAIL, valkey.NAME, postgres.NAME}
+    ends = {parts.API, parts.SCHEDULER, parts.MIGRATE, parts.PROJECTOR, parts.MAIL, valkey.NAME, postgres.NAME}
     workers = [name for name in supervisor.names() if name not in ends]
     started = time.monotonic()
     # Each with the longest that it may take, a little more than its own limit.
-    supervisor.stop([stack.MIGRATE], 2, hurry)
-    supervisor.stop([stack.API, stack.SCHEDULER], 12, hurry)
+    supervisor.stop([parts.MIGRATE], 2, hurry)
+    supervisor.stop([parts.API, parts.SCHEDULER], 12, hurry)
     if workers:
-        logger.info("Waiting for running jobs to finish, up to %d s", stack.DRAIN_SECONDS)
-    supervisor.stop(workers, stack.DRAIN_SECONDS + 3, hurry)
+        logger.info("Waiting for running jobs to finish, up to %d s", parts.DRAIN_SECONDS)
+    supervisor.stop(workers, parts.DRAIN_SECONDS + 3, hurry)
     # The projector stores what the workers have left in the streams before it ends.
-    supervisor.stop([stack.PROJECTOR], 10, hurry)
-    supervisor.stop([stack.MAIL], 3, hurry)
+    supervisor.stop([parts.PROJECTOR], 10, hurry)
+    supervisor.stop([parts.MAIL], 3, hurry)
     supervisor.stop([valkey.NAME, postgres.NAME], 20, hurry)
     logger.info("Stopped in %.1f s", time.monotonic() - started)

@@ -15,9 +15,10 @@ from service.cli.supervise.supervisor import Supervisor
 from service.cli.up.draining import drain
 from service.cli.up.leftovers import end_leftovers
 from service.cli.up.output import Output, OutputHandler, Tail
+from service.cli.up.parts import RESERVED, worker_name
 from service.cli.up.plan import Plan, make_plan, present_environment, smtp_is_local
 from service.cli.up.records import SUPERVISOR, Records
-from service.cli.up.stack import RESERVED, Stack, Stopped, worker_name
+from service.cli.up.stack import Stack, Stopped
 from service.cli.up.state_dir import StateDir
 from service.cli.up.summary import summary
 from service.queues import QUEUES
@@ -61,7 +62,7 @@ class Run:
         except Stopped:
             logger.info("Stopped before all was ready")
         except OSError as error:
-            raise CommandFailed(f"A process could not be started: {error}") from error
+            raise CommandFailed(f"`callboard up` can't go on: {error}") from error
         finally:
             self._end()
 

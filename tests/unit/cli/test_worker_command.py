@@ -1,6 +1,9 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
-from service.cli import main
 from service.cli.worker import programs
 from service.errors import DeclarationError
 from service.queues import QUEUES
@@ -34,9 +37,12 @@ def test_options_override_the_table():
     assert option(both[0].argv, "--threads") == "3"
 
 
-def test_an_unknown_queue_is_told_with_the_known_ones(monkeypatch, capsys):
-    monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
+def test_an_unknown_queue_is_told_with_the_known_ones():
     with pytest.raises(DeclarationError, match=r"Unknown queue 'mails'; known queues: email, default"):
         programs(["mails"])
-    assert main(["worker", "mails"]) == 1
-    assert "known queues: email" in capsys.readouterr().err
+    # In a process of its own, for a command sets up the logs of its process.
+    argv = [sys.executable, "-m", "service.cli", "worker", "mails"]
+    env = os.environ | {"REDIS_URL": "redis://127.0.0.1:1/0"}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Unknown queue 'mails'; known queues: email")
