@@ -25,10 +25,11 @@ class Owner:
             return tuple(argv)
         user, group = self.ids
         # The user can't get through a folder on the way, such as /root: with this capability it can, and nothing
-        # outside of our folder needs another mode.
+        # outside of our folder needs another mode. initdb asks access(2), which leaves capabilities of another user
+        # than root out of account unless the secure bit is set.
         return (
             *("setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups"),
-            *(f"--inh-caps={_CAPABILITY}", f"--ambient-caps={_CAPABILITY}", "--"),
+            *(f"--inh-caps={_CAPABILITY}", f"--ambient-caps={_CAPABILITY}", "--securebits=+no_setuid_fixup", "--"),
             *argv,
         )
 

@@ -1,0 +1,116 @@
+"""The documents agree with the code: links, tables, commands and examples."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli import COMMANDS
+from service.middleware.retry_policy import JITTER
+from service.queues import QUEUES
+from service.settings import Settings, variable_of
+from service.state.states import STATUS_OF, TRANSITIONS, State
+
+ROOT = Path(__file__).parent.parent.parent
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", document.read_text()):
+        if "://" not in target:
+            path, _, anchor = target.partition("#")
+            file = (document.parent / path).resolve() if path else document
+            assert file.exists(), target
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+                assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target
+
+
+def table_with(document: str, first_cell: str) -> dict[str, list[str]]:
+    """The rows of the table whose heading begins with a cell, by their first cell."""
+    lines = (ROOT / "docs" / document).read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {first_cell} |"))
+    rows: dict[str, list[str]] = {}
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        rows[cells[0].strip("`")] = cells[1:]
+    return rows
+
+
+def test_every_setting_is_documented_as_it_is() -> None:
+    rows = table_with("operating.md", "variable")
+    assert list(rows) == [variable_of(name) for name in Settings.model_fields]
+    for name, field in Settings.model_fields.items():
+        description, default, example = rows[variable_of(name)]
+        assert description == field.description
+        assert default == ("" if field.default is None else f"`{field.default}`")
+        assert example == f"`{(field.examples or [''])[0]}`"
+
+
+def test_every_queue_is_documented_as_it_is() -> None:
+    rows = table_with("operating.md", "queue")
+    assert list(rows) == list(QUEUES)
+    for name, policy in QUEUES.items():
+        concurrency, processes, limit, attempts, lease, ahead = rows[name]
+        assert (int(concurrency), int(processes), int(attempts)) == (
+            policy.concurrency,
+            policy.processes,
+            policy.max_attempts,
+        )
+        assert f"{policy.time_limit_seconds:g} s" in limit
+        assert ("soft" in limit) == (policy.soft_time_limit_seconds is not None)
+        assert lease == f"{policy.lease_seconds:g} s"
+        assert ahead == ("yes" if policy.fetch_ahead else "no")
+
+
+def test_every_state_is_documented_as_it_is() -> None:
+    rows = table_with("architecture.md", "state")
+    assert set(rows) == set(State)
+    for state in State:
+        status, targets = rows[state]
+        assert status == STATUS_OF[state]
+        named = {word for word in re.findall(r"[a-z]+", re.sub(r"\(.*?\)", "", targets)) if word != "nowhere"}
+        assert named == set(TRANSITIONS[state])
+
+
+def test_every_command_that_is_named_exists() -> None:
+    known = {command.name for command in COMMANDS}
+    for document in DOCUMENTS:
+        for name in re.findall(r"`callboard ([a-z]+)", document.read_text()):
+            assert name in known, f"{document.name}: callboard {name}"
+
+
+def test_every_use_of_dev_that_is_named_exists() -> None:
+    script = (ROOT / "dev").read_text()
+    for document in DOCUMENTS:
+        for name in re.findall(r"\./dev ([a-z]+)", document.read_text()):
+            assert re.search(rf"^ +{name}\) |^ +check \| {name}|\| {name}\b|\b{name}\)", script, re.MULTILINE), name
+
+
+def test_the_examples_of_the_actors_guide_run(tmp_path: Path) -> None:
+    guide = (ROOT / "docs/actors.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(examples) == 3
+    checks = """
+print(render_invoice.message(invoice_id=7).kwargs)
+print(send_invoice.message(Invoice(invoice_id=7)).kwargs)
+print(count_words.message("a b").args)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([*examples, checks])], capture_output=True, text=True, env={}, cwd=tmp_path
+    )
+    assert done.stdout.splitlines() == [
+        "{'invoice_id': 7, 'language': 'en'}",
+        "{'invoice_id': 7, 'language': 'en'}",
+        "('a b',)",
+    ], done.stderr
+
+
+def test_the_jitter_is_as_documented() -> None:
+    assert JITTER == 0.1
+    assert "up to a tenth is added at random" in (ROOT / "docs/actors.md").read_text()
