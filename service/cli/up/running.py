@@ -6,9 +6,9 @@ import signal
 import time
 from collections.abc import Callable
 from threading import Event
-from types import FrameType
 
 from service.cli.failure import CommandFailed
+from service.cli.stopping import react_to_signals
 from service.cli.supervise.backoff import Backoff
 from service.cli.supervise.child import Child
 from service.cli.supervise.supervisor import Supervisor
@@ -113,13 +113,12 @@ class Run:
         self._records.forget(child.name)
 
     def _listen_to_signals(self) -> None:
-        def on_signal(number: int, _frame: FrameType | None) -> None:
+        def react(number: int) -> None:
             if number == signal.SIGINT and self._stop.is_set():
                 self._hurry.set()
             self._stop.set()
 
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, on_signal)
+        react_to_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), react)
 
     def _log_to_output(self) -> None:
         handler = OutputHandler(self._output, OWN_NAME)
