@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -132,6 +133,10 @@ class Settings(BaseSettings):
     def _redis_scheme(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("redis://", "rediss://", "unix://")):
             raise ValueError("must start with redis://, rediss:// or unix://")
+        if value is not None and not value.startswith("unix://"):
+            _check_host_and_port(value)
+            if not re.fullmatch(r"/?[0-9]*", urlsplit(value).path):
+                raise ValueError(f"must end with the number of a database, such as /0; {_ENCODED}")
         return value
 
     @field_validator("database_url")
@@ -139,6 +144,8 @@ class Settings(BaseSettings):
     def _database_scheme(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("postgresql://", "postgres://")):
             raise ValueError("must start with postgresql://")
+        if value is not None:
+            _check_host_and_port(value)
         return value
 
     @field_validator("namespace")
@@ -165,7 +172,13 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _login_is_whole(self) -> "Settings":
         if (self.smtp_username is None) != (self.smtp_password is None):
-            raise ValueError("CALLBOARD_SMTP_USERNAME and CALLBOARD_SMTP_PASSWORD go together: set both or none")
+            is_set, is_not = "CALLBOARD_SMTP_USERNAME", "CALLBOARD_SMTP_PASSWORD"
+            if self.smtp_username is None:
+                is_set, is_not = is_not, is_set
+            raise ValueError(
+                f"{is_set} is set and {is_not} is not, and they go together; "
+                "for example: CALLBOARD_SMTP_USERNAME=callboard CALLBOARD_SMTP_PASSWORD=secret"
+            )
         return self
 
     def require_redis_url(self) -> str:
@@ -217,8 +230,26 @@ def mask(value: object, variable: str = "") -> str:
     text = str(value)
     if "PASSWORD" in variable or "SECRET" in variable:
         return "***"
+    text = re.sub(r"(?i)(password=)[^&\s]*", r"\1***", text)
+    if variable.endswith("_URL") and "://" not in text:
+        # Too wrong to tell which part of it is the password.
+        return re.sub(r".*@", "***@", text, flags=re.DOTALL)
     # The last @ ends the user part: a password may hold one itself, unescaped, in a URL that is wrong.
     return re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", text)
+
+
+_ENCODED = "a password with special characters is written percent-encoded, / as %2F"
+
+
+def _check_host_and_port(url: str) -> None:
+    # Checked here: the clients' own errors come later, without the variable's name and at times with the password.
+    try:
+        parts = urlsplit(url)
+        is_number = parts.port is None or parts.port > 0
+    except ValueError:
+        is_number = False
+    if not is_number:
+        raise ValueError(f"the port must be a number from 1 to 65535; {_ENCODED}")
 
 
 def _example_of(field_name: str) -> str:
