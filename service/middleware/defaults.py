@@ -4,18 +4,42 @@ from typing import Any
 
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker
-from dramatiq.middleware import Middleware
+from dramatiq.middleware import Middleware, MiddlewareError
 
-from service.queues import policy_of
+from service.errors import DeclarationError
+from service.queues import MAX_DELAY_SECONDS, policy_of
 
 
 class QueueDefaults(Middleware):
     """Fills an actor's options from its queue when it is declared, plain Dramatiq actors included."""
 
     def before_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
-        policy = policy_of(actor.queue_name)
+        try:
+            policy = policy_of(actor.queue_name)
+        except DeclarationError as error:
+            raise WrongOptions(str(error)) from None
         limit_seconds = policy.soft_time_limit_seconds or policy.time_limit_seconds
         actor.options.setdefault("time_limit", int(limit_seconds * 1000))
         actor.options.setdefault("max_retries", policy.max_attempts - 1)
         actor.options.setdefault("min_backoff", int(policy.backoff.delay_seconds * 1000))
         actor.options.setdefault("max_backoff", int(policy.backoff.cap_seconds * 1000))
+        _check(actor)
+
+
+class WrongOptions(DeclarationError, MiddlewareError):
+    """An actor's options can't work. As a MiddlewareError it ends the declaration: Dramatiq swallows all others."""
+
+
+def _check(actor: Actor[..., Any]) -> None:
+    retries, shortest, longest = (actor.options[name] for name in ("max_retries", "min_backoff", "max_backoff"))
+    if not isinstance(retries, int) or retries < 0:
+        raise WrongOptions(f"{actor.actor_name}: max_retries={retries!r} must be a whole number, 0 or more")
+    if not (_is_number(shortest) and _is_number(longest) and 0 <= shortest <= longest <= MAX_DELAY_SECONDS * 1000):
+        raise WrongOptions(
+            f"{actor.actor_name}: min_backoff={shortest!r}, max_backoff={longest!r}: "
+            f"0 <= min_backoff <= max_backoff <= {MAX_DELAY_SECONDS * 1000} must hold"
+        )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)

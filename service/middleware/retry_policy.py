@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dramatiq.errors import Retry
 
 from service.errors import PayloadError, Permanent
+from service.queues import MAX_DELAY_SECONDS
 
 #: Errors that no repetition can mend.
 NEVER_RETRIED: tuple[type[BaseException], ...] = (Permanent, PayloadError)
@@ -34,7 +35,7 @@ def delay_before_next_attempt(
     if isinstance(error, (*NEVER_RETRIED, *policy.throws)) or attempt >= policy.max_attempts:
         return None
     if isinstance(error, Retry) and error.delay is not None:
-        return int(error.delay)
+        return int(min(max(0, error.delay), MAX_DELAY_SECONDS * 1000))
     # Past 2 to the power of 40 every delay is over any cap, and a larger power would only cost time.
     delay_ms = min(policy.min_delay_ms * 2 ** min(attempt - 1, 40), policy.max_delay_ms)
     jitter_ms = random_source.uniform(0, JITTER) * delay_ms
