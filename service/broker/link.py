@@ -4,6 +4,7 @@ import logging
 import random
 import time
 from dataclasses import dataclass, field
+from math import inf
 from threading import Lock
 
 FIRST_DELAY_SECONDS = 0.5
@@ -22,7 +23,7 @@ class Link:
     where: str
     _failures: dict[str, int] = field(default_factory=dict[str, int])
     _waiting: set[str] = field(default_factory=set[str])
-    _last_logged: float = 0.0
+    _last_logged: float = -inf
     _lock: Lock = field(default_factory=Lock)
 
     def consumer_started(self, queue: str) -> None:
@@ -35,7 +36,7 @@ class Link:
         with self._lock:
             self._waiting.discard(queue)
             if self._failures.pop(queue, 0) and not self._failures:
-                self._last_logged = 0.0
+                self._last_logged = -inf
                 logger.info("Redis at %s answers again", self.where)
 
     def failed(self, queue: str, error: Exception) -> float:
@@ -43,7 +44,8 @@ class Link:
         with self._lock:
             self._waiting.add(queue)
             self._failures[queue] = failures = self._failures.get(queue, 0) + 1
-            delay = min(FIRST_DELAY_SECONDS * 2 ** (failures - 1), MAX_DELAY_SECONDS) * random.uniform(0.75, 1)  # noqa: S311
+            # The power is bounded: after an hour's outage it would be no float any more.
+            delay = min(FIRST_DELAY_SECONDS * 2 ** min(failures - 1, 10), MAX_DELAY_SECONDS) * random.uniform(0.75, 1)  # noqa: S311
             # All consumers of a process fail together: one line speaks for them.
             if time.monotonic() - self._last_logged > MAX_DELAY_SECONDS:
                 self._last_logged = time.monotonic()
