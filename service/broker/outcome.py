@@ -3,12 +3,16 @@
 import json
 import traceback
 from dataclasses import dataclass
+from inspect import isgenerator
 from typing import Any
 
 from dramatiq.message import Message
 from pydantic_core import to_json
 
+#: Digits that Python always reads back (`sys.set_int_max_str_digits` can't set a lower limit).
+SHORTEST_UNREADABLE_NUMBER = 640
 MAX_RESULT_BYTES = 256 * 1024
+MAX_TYPE_CHARACTERS = 1024
 MAX_MESSAGE_CHARACTERS = 16 * 1024
 MAX_TRACEBACK_CHARACTERS = 64 * 1024
 
@@ -24,10 +28,8 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
         """Describe an exception. Never raises, whatever the exception's own methods do."""
-        kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         return cls(
-            type=storable(name),
+            type=storable(_type_name(type(error)))[:MAX_TYPE_CHARACTERS],
             message=storable(_text_of(error))[:MAX_MESSAGE_CHARACTERS],
             traceback=storable(_traceback_of(error))[-MAX_TRACEBACK_CHARACTERS:],
         )
@@ -66,13 +68,17 @@ Outcome = Succeeded | Dead | RetryLater
 def succeeded(result: object) -> Succeeded:
     """Describe a success. Never raises: a result that has no JSON form is kept as readable text."""
     try:
-        encoded = to_json(result, inf_nan_mode="strings", bytes_mode="base64", fallback=_repr_of)
+        # A generator is not run to its end: what is inside would run outside of the job, maybe for ever.
+        value = _repr_of(result) if isgenerator(result) else result
+        encoded = to_json(value, inf_nan_mode="strings", bytes_mode="base64", fallback=_repr_of)
+        if len(encoded) > SHORTEST_UNREADABLE_NUMBER:
+            json.loads(encoded)  # Python itself refuses to read a number of many thousand digits
     except Exception:  # noqa: BLE001 - the job has succeeded; its result's own methods must not undo that
         encoded = to_json(_repr_of(result))
     if len(encoded) > MAX_RESULT_BYTES:
         encoded = to_json(f"(a result of {len(encoded)} bytes is not kept: the limit is {MAX_RESULT_BYTES})")
     text = encoded.decode(errors="replace")
-    return Succeeded(json.dumps(_storable_json(json.loads(text))) if "\\u0000" in text else text)
+    return Succeeded(json.dumps(storable_json(json.loads(text))) if "\\u0000" in text else text)
 
 
 def storable(text: str) -> str:
@@ -82,32 +88,41 @@ def storable(text: str) -> str:
     return text.replace("\x00", "\\u0000").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _storable_json(value: Any) -> Any:
+def storable_json(value: Any) -> Any:
+    """Return a JSON value whose texts are all storable."""
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, list):
-        return [_storable_json(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return [storable_json(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(value, dict):
-        return {storable(str(key)): _storable_json(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return {storable(str(key)): storable_json(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return value
+
+
+def _type_name(kind: type) -> str:
+    try:
+        return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    except Exception:  # noqa: BLE001 - a foreign metaclass may do anything
+        return "(an unreadable type)"
 
 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - a foreign __str__ may do anything
+    except BaseException:  # noqa: BLE001 - a foreign __str__ may do anything
         return "(this error has no readable message)"
 
 
 def _repr_of(value: object) -> str:
     try:
         return storable(repr(value))
-    except Exception:  # noqa: BLE001 - a foreign __repr__ may do anything
+    except BaseException:  # noqa: BLE001 - a foreign __repr__ may do anything
         return f"(an unreadable {type(value).__name__})"
 
 
 def _traceback_of(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(error, limit=30))
-    except Exception:  # noqa: BLE001 - formatting calls the methods of foreign exceptions
+        # The innermost frames say where it broke; the outermost are the worker's own.
+        return "".join(traceback.format_exception(error, limit=-30))
+    except BaseException:  # noqa: BLE001 - formatting calls the methods of foreign exceptions
         return ""
