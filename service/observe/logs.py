@@ -32,8 +32,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
         fields = "".join(f" {key}={_text(value)}" for key, value in _fields(record).items())
-        line = f"{time} {record.levelname:<7} {record.getMessage()}{fields}"
-        return line + _traceback(self, record)
+        line = f"{time} {record.levelname:<7} {_printable(record.getMessage())}{fields}"
+        # Indented, so that no line of an exception's message can pass for a record.
+        trace = [f"\n    {_printable(text)}" for text in _traceback(self, record).split("\n") if text]
+        return line + "".join(trace)
 
 
 class JsonFormatter(logging.Formatter):
@@ -45,26 +47,43 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **_fields(record),
         }
         if trace := _traceback(self, record):
-            document["traceback"] = trace.lstrip("\n")
-        return json.dumps(document, default=str)
+            document["traceback"] = trace
+        document = {**document, **{key: value for key, value in _fields(record).items() if key not in document}}
+        try:
+            return json.dumps(document, default=_readable, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            # A field that has no JSON form is still worth reading; a record must not be lost for it.
+            return json.dumps({key: _readable(value) for key, value in document.items()})
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
     return {key: value for key, value in vars(record).items() if key not in _STANDARD}
 
 
+def _readable(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - a foreign __str__ may do anything
+        return f"(an unreadable {type(value).__name__})"
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
 def _text(value: object) -> str:
-    text = str(value)
+    text = _readable(value)
     # Quoting keeps a value with spaces or line breaks on its own line, so that nothing can forge a log record.
     return text if text.isprintable() and " " not in text and text else json.dumps(text)
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     if record.exc_info and record.exc_info[0]:
-        return "\n" + formatter.formatException(record.exc_info)
+        return formatter.formatException(record.exc_info)
     return ""
 
 
