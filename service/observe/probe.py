@@ -4,10 +4,12 @@ Served from a thread of its own, so that busy jobs don't keep it from answering.
 does not mend an outage.
 """
 
+import errno
 import json
 import logging
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from threading import Thread
 
 logger = logging.getLogger(__name__)
@@ -38,6 +40,13 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # Two processes of one worker must not share a port: each answers for itself.
     allow_reuse_port = False
+    # Above the standard 5: a connection beyond it would wait for a second.
+    request_queue_size = 128
+
+    def server_bind(self) -> None:
+        # HTTPServer would ask the DNS for this host's name here, which takes seconds where no DNS answers.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
 
 def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTPServer:
@@ -64,9 +73,11 @@ def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTP
         def log_message(self, format: str, *args: object) -> None:
             logger.debug(format, *args)
 
-    for candidate in range(port, min(port + PORTS_TRIED, 65535)):
+    for candidate in range(port, min(port + PORTS_TRIED, 65536)):
         try:
             return _Server((host, candidate), Handler)
         except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise  # the host is wrong: no port will do
             logger.debug("Port %s: %s", candidate, error)
     return _Server((host, 0), Handler)
