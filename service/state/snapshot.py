@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
+from service.broker.outcome import storable_json
 from service.state.states import State
 
 
@@ -33,20 +34,58 @@ class Snapshot:
         state = State(fields["state"])
         return cls(
             job_id=UUID(fields["job_id"]),
-            sequence=int(fields["seq"]),
-            type=fields["type"],
-            queue=fields["queue"],
+            sequence=_count(fields["seq"]),
+            type=_name(fields["type"]),
+            queue=_name(fields["queue"]),
             state=state,
-            attempt=int(fields.get("attempt", 0)),
+            attempt=_count(fields.get("attempt", "0")),
             created_at=_time(fields["created_at"]),
             changed_at=_time(fields["at"]),
             started_at=_time(fields["started_at"]) if "started_at" in fields else None,
             completed_at=_time(fields["completed_at"]) if "completed_at" in fields else None,
-            result=json.loads(fields["result"]) if "result" in fields else None,
+            result=_json(fields["result"]) if "result" in fields else None,
             # A job that succeeded in the end keeps no error of the attempts before.
-            error=json.loads(fields["error"]) if "error" in fields and state is not State.SUCCEEDED else None,
+            error=_error(fields["error"]) if "error" in fields and state is not State.SUCCEEDED else None,
         )
 
 
+# What follows refuses what the database would: one event that can't be stored would hold up all behind it.
+
+
 def _time(milliseconds: str) -> datetime:
-    return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+    try:
+        return datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"{milliseconds} is no time: {error}") from None
+
+
+def _count(number: str) -> int:
+    count = int(number)
+    if not 0 <= count < 2**31:
+        raise ValueError(f"{number} is no count")
+    return count
+
+
+def _name(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("a name holds NUL")
+    return text
+
+
+def _json(text: str) -> Any:
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("JSON is nested too deeply") from None
+    return storable_json(value)
+
+
+def _error(text: str) -> dict[str, str]:
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise ValueError("an error must be an object")
+    return cast("dict[str, str]", value)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

@@ -1,9 +1,11 @@
 """The states of a job, the transitions between them, and the four-valued status that clients read.
 
-pending ──► running ──► succeeded
-   ▲         │  ▲ └────► dead
-   │         ▼  │
-scheduled   retrying
+scheduled ──► pending, running, dead
+pending   ──► running, dead
+running   ──► running, retrying, succeeded, dead
+retrying  ──► running, dead
+succeeded     final
+dead          final
 """
 
 from enum import StrEnum

@@ -1,0 +1,59 @@
+import re
+
+import pytest
+
+from service.state import states
+from service.state.states import STATUS_OF, TRANSITIONS, State, Status, is_final
+
+
+@pytest.mark.parametrize("state", State)
+def test_every_state_has_a_status_and_a_row(state):
+    assert STATUS_OF[state] in Status
+    assert state in TRANSITIONS
+    assert TRANSITIONS[state] <= set(State)
+
+
+def test_final_states_have_no_way_out_and_are_the_ones_that_clients_stop_at():
+    final = {state for state in State if is_final(state)}
+    assert final == {State.SUCCEEDED, State.DEAD}
+    assert {STATUS_OF[state] for state in final} == {Status.SUCCEEDED, Status.FAILED}
+    assert not {Status.SUCCEEDED, Status.FAILED} & {STATUS_OF[state] for state in set(State) - final}
+
+
+def _reachable(start):
+    seen, ahead = set(), [start]
+    while ahead:
+        state = ahead.pop()
+        if state not in seen:
+            seen.add(state)
+            ahead += TRANSITIONS[state]
+    return seen
+
+
+def test_every_state_is_reached_from_a_send():
+    assert _reachable(State.SCHEDULED) == set(State)
+    assert _reachable(State.PENDING) == set(State) - {State.SCHEDULED}
+
+
+@pytest.mark.parametrize("state", [state for state in State if not is_final(state)])
+def test_every_job_can_still_end_either_way(state):
+    assert {State.SUCCEEDED, State.DEAD} <= _reachable(state)
+
+
+def test_no_job_goes_back_to_waiting_for_its_first_run():
+    assert all(State.SCHEDULED not in targets for targets in TRANSITIONS.values())
+    assert [state for state, targets in TRANSITIONS.items() if State.PENDING in targets] == [State.SCHEDULED]
+
+
+def test_the_picture_in_the_docstring_is_the_table():
+    drawn = {
+        State(source): {State(target) for target in re.findall(r"[a-z]+", targets)}
+        for source, targets in re.findall(r"^ *([a-z]+) +──► (.+)$", states.__doc__ or "", re.MULTILINE)
+    }
+    final = {State(name) for name in re.findall(r"^ *([a-z]+) +final$", states.__doc__ or "", re.MULTILINE)}
+    assert drawn | dict.fromkeys(final, set()) == {state: set(targets) for state, targets in TRANSITIONS.items()}
+
+
+def test_a_table_can_not_be_changed_at_run_time():
+    with pytest.raises(TypeError):
+        TRANSITIONS[State.DEAD] = frozenset({State.RUNNING})  # type: ignore[index]
