@@ -1,0 +1,5 @@
+"""What a job is called with: one JSON object, checked against one pydantic model, at both ends."""
+
+from service.payload.contract import PayloadContract
+
+__all__ = ["PayloadContract"]

@@ -1,0 +1,118 @@
+"""Whether JSON can carry a value, and whether what arrives is what was sent.
+
+Each function returns the path and the problem of the first value for which that is not so, or None.
+"""
+
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+type_of_problem = tuple[str, str]
+
+_PLAIN = (str, int, float, bool)
+
+
+class Unsendable:
+    """Marks, in a dumped document, the place of a value that has no JSON form, so that its path can be told."""
+
+    _MARK = "\x00callboard: has no JSON form: "
+
+    @classmethod
+    def mark(cls, value: object) -> str:
+        return f"{cls._MARK}{type(value).__module__}.{type(value).__qualname__}"
+
+    @classmethod
+    def problem_of(cls, text: str) -> str | None:
+        return f"{text.removeprefix(cls._MARK)} has no JSON form" if text.startswith(cls._MARK) else None
+
+
+def find_what_json_lacks(value: Any, path: str = "") -> type_of_problem | None:
+    """Look for a number, text or object that has no JSON form."""
+    if isinstance(value, float):
+        return (path, "NaN and infinity can't be sent as JSON") if value - value != 0 else None
+    if isinstance(value, str):
+        problem = None if _is_unicode(value) else "holds half of a surrogate pair"
+        problem = problem or Unsendable.problem_of(value)
+        return (path, problem) if problem else None
+    if isinstance(value, dict):
+        for key, item in cast("dict[Any, Any]", value).items():
+            if found := find_what_json_lacks(key, path) or find_what_json_lacks(item, _join(path, key)):
+                return found
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            if found := find_what_json_lacks(item, _join(path, index)):
+                return found
+    return None
+
+
+def find_difference(sent: Any, arrived: Any, path: str = "") -> type_of_problem | None:
+    """Look for a value that changes on its way, such as a UUID in a field of type Any, which arrives as text."""
+    if isinstance(sent, BaseModel) and type(arrived) is type(sent):
+        return _first_difference(_fields_of(sent), _fields_of(arrived), path)
+    if isinstance(sent, list | tuple) and type(arrived) is type(sent):  # pyright: ignore[reportUnknownArgumentType]
+        items, others = cast("list[Any]", sent), cast("list[Any]", arrived)
+        return _first_difference(dict(enumerate(items)), dict(enumerate(others)), path)
+    if isinstance(sent, dict) and isinstance(arrived, dict):
+        return _first_difference(cast("dict[Any, Any]", sent), cast("dict[Any, Any]", arrived), path)
+    if _is_same(sent, arrived):
+        return None
+    before, after = _type_name(cast("object", sent)), _type_name(arrived)
+    if before == after:
+        return path, f"this {before} does not survive JSON: it would arrive with another value"
+    return path, f"would arrive as {after}, not {before}: its field's type must say what it is"
+
+
+def _first_difference(sent: dict[Any, Any], arrived: dict[Any, Any], path: str) -> type_of_problem | None:
+    for key, value in sent.items():
+        if key not in arrived:
+            return _join(path, key), "would not arrive under this name"
+        if found := find_difference(value, arrived[key], _join(path, key)):
+            return found
+    return None if len(sent) == len(arrived) else (path, "would arrive with more in it")
+
+
+def _fields_of(model: BaseModel) -> dict[Any, Any]:
+    fields = {field.serialization_alias or name: name for name, field in type(model).model_fields.items()}
+    # A model that was not validated may lack some.
+    present = {label: getattr(model, name) for label, name in fields.items() if hasattr(model, name)}
+    return {**present, **(model.__pydantic_extra__ or {})}
+
+
+def _is_same(sent: Any, arrived: Any) -> bool:
+    if isinstance(sent, datetime) and isinstance(arrived, datetime):
+        return _is_same_time(sent, arrived)
+    if type(sent) is not type(arrived) and (type(sent) in _PLAIN or type(arrived) in _PLAIN):
+        # Equal is not enough: an Enum's member may equal its text. Of numbers it is.
+        return {type(sent), type(arrived)} == {int, float} and sent == arrived
+    try:
+        if sent == arrived:
+            return True
+    except Exception:  # noqa: BLE001 - a foreign __eq__ may do anything
+        return False
+    # A class without an __eq__ of its own can't be compared: its author wrote both directions.
+    return type(sent) is type(arrived) and type(sent).__eq__ is object.__eq__
+
+
+def _is_same_time(sent: datetime, arrived: datetime) -> bool:
+    if (sent.utcoffset() is None) != (arrived.utcoffset() is None):
+        return False
+    # Not by ==, which is False between time zones for any time in the hour that autumn repeats.
+    offsets = (sent.utcoffset() or timedelta()) - (arrived.utcoffset() or timedelta())
+    return sent.replace(tzinfo=None) - arrived.replace(tzinfo=None) == offsets
+
+
+def _type_name(value: object) -> str:
+    return type(value).__name__
+
+
+def _join(path: str, part: object) -> str:
+    return f"{path}.{part}".lstrip(".")
+
+
+def _is_unicode(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
