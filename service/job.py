@@ -12,6 +12,7 @@ when the job is sent, in the sender's process, and a type checker checks the cal
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from inspect import isasyncgenfunction, isgeneratorfunction
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 import dramatiq
@@ -51,7 +52,7 @@ class Job(Actor[P, R]):
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""
         context = current_job_or_none()
         if context is None or context.actor != self.actor_name or not context.awaits_call:
@@ -97,6 +98,8 @@ def job(
         options["max_backoff"] = int(backoff.cap_seconds * 1000)
 
     def declare(fn: Callable[..., Any], /) -> Job[..., Any]:
+        if isgeneratorfunction(fn) or isasyncgenfunction(fn):
+            raise DeclarationError(f"{name}: a function with `yield` would return at once, its body never run")
         if broker.is_named(name):
             raise DeclarationError(f"Two actors are named {name!r}: one of them is {fn.__module__}.{fn.__qualname__}")
         declare_actor = cast("Any", dramatiq.actor)
