@@ -25,7 +25,7 @@ from service.broker.outcome import (
 def raised(error):
     try:
         raise error
-    except BaseException as caught:
+    except BaseException as caught:  # noqa: BLE001 - KeyboardInterrupt is one of them
         return caught
 
 
@@ -85,7 +85,7 @@ class HoldsALock(Exception):
 
 class TextThatIsNone(Exception):
     def __str__(self):
-        return None  # type: ignore[return-value]
+        return None  # type: ignore[return-value]  # noqa: PLE0307 - that is its fault
 
 
 class Meta(type):
