@@ -106,7 +106,9 @@ def load_table(name: str) -> tuple[Schedule, ...]:
     module_name, _, attribute = name.partition(":")
     try:
         table: Any = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        if not all(isinstance(schedule, Schedule) for schedule in table):
+            raise TypeError("not every item of it is a Schedule")
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SettingsError(
             f"CALLBOARD_SCHEDULES={name!r} is wrong: {error}; "
             "for example: CALLBOARD_SCHEDULES=mycompany.schedules:SCHEDULES"
