@@ -1,7 +1,9 @@
+import sys
 import threading
 from collections import Counter
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.broker.slots import Slots
@@ -45,23 +47,33 @@ def test_a_long_job_is_not_fetched_for_a_thread_that_another_long_job_holds():
     assert slots.take("ai") == 1
 
 
-@settings(max_examples=5, deadline=None)
+@pytest.fixture
+def restless_threads():
+    """Let threads take turns as often as Python can, so that a step that is not atomic is seen."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 80))
-def test_many_threads_together_stay_within_the_bounds(threads):
-    slots, lock, held, broken = Slots(threads), threading.Lock(), Counter(), []
+def test_many_threads_together_stay_within_the_bounds(restless_threads, threads):
+    slots, held, broken = Slots(threads), Counter(), []
+    counting = threading.Lock()
 
     def consume(queue):
-        for _ in range(200):
+        for _ in range(300):
             taken = slots.take(queue)
-            with lock:
+            with counting:
                 held[queue] += taken
                 if held[queue] > QUEUES[queue].concurrency or sum(held[name] for name in LONG) > threads:
                     broken.append(dict(held))
-            with lock:
+            with counting:
                 held[queue] -= taken
             slots.give_back(queue, taken)
 
-    workers = [threading.Thread(target=consume, args=(queue,)) for queue in [*QUEUES, *QUEUES]]
+    workers = [threading.Thread(target=consume, args=(queue,)) for queue in [*QUEUES, *LONG, *LONG]]
     for worker in workers:
         worker.start()
     for worker in workers:
