@@ -15,19 +15,25 @@ from service.settings import get_settings
 
 def import_actor_modules(names: list[str]) -> None:
     """Import modules, and every module inside of packages. Raises SettingsError for a name that is not there."""
+    if not names:
+        raise SettingsError(_wrong("it names no module"))
     for name in names:
+        if name.startswith("."):
+            raise SettingsError(_wrong(f"{name!r} is a relative name"))
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             # A module that is there and lacks something else must show its own error.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
-            raise SettingsError(
-                f"CALLBOARD_ACTORS={get_settings().actors!r} is wrong: there is no module {name!r} on the import path; "
-                "for example: CALLBOARD_ACTORS=mycompany.jobs,actors"
-            ) from None
+            raise SettingsError(_wrong(f"there is no module {name!r} on the import path")) from None
         for found in pkgutil.walk_packages(getattr(module, "__path__", []), prefix=f"{name}."):
             importlib.import_module(found.name)
+
+
+def _wrong(reason: str) -> str:
+    value = get_settings().actors
+    return f"CALLBOARD_ACTORS={value!r} is wrong: {reason}; for example: CALLBOARD_ACTORS=mycompany.jobs,actors"
 
 
 def compose() -> None:

@@ -9,14 +9,18 @@ import random
 from typing import Any, cast
 
 from dramatiq.broker import Broker, MessageProxy
+from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
 from service.broker.consumer import Delivery
 from service.broker.outcome import Dead, Failure, RetryLater
+from service.middleware.defaults import WrongOptions
 from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt
 
 logger = logging.getLogger(__name__)
+
+NUMBERS = {"max_retries", "min_backoff", "max_backoff"}
 
 
 class Retries(Middleware):
@@ -28,6 +32,11 @@ class Retries(Middleware):
     @property
     def actor_options(self) -> set[str]:
         return {"max_retries", "min_backoff", "max_backoff", "throws"}
+
+    def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
+        for name in NUMBERS & message.options.keys():
+            if not _is_fit(message.options[name]):
+                raise WrongOptions(f"{message.actor_name}: {name}={message.options[name]!r} must be a number, 0 or more")
 
     def after_process_message(
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
@@ -49,8 +58,14 @@ class Retries(Middleware):
             message.outcome = RetryLater(message.copy_for_retry(failure.traceback), delay_ms, failure)
 
 
+def _is_fit(value: object) -> bool:
+    return isinstance(value, int | float) and value >= 0
+
+
 def _policy_for(message: Delivery, actor_options: dict[str, Any]) -> RetryPolicy:
-    options: dict[str, Any] = {**actor_options, **message.options}
+    # What a sender outside of our control wrote is passed over where it is no number.
+    own = {name: value for name, value in message.options.items() if name not in NUMBERS or _is_fit(value)}
+    options: dict[str, Any] = {**actor_options, **own}
     throws: Any = options.get("throws") or ()
     return RetryPolicy(
         max_attempts=options["max_retries"] + 1,

@@ -107,6 +107,8 @@ def test_a_failure_during_an_outage_of_redis_is_not_lost(
         ({"REDIS_URL": "http://user:hunter2@host"}, "REDIS_URL='http://user:***@host' is wrong"),
         ({"CALLBOARD_WORKER_PORT": "high"}, "CALLBOARD_WORKER_PORT='high' is wrong"),
         ({"CALLBOARD_ACTORS": "no_such_module"}, "CALLBOARD_ACTORS='no_such_module' is wrong"),
+        ({"CALLBOARD_ACTORS": ".jobs"}, "CALLBOARD_ACTORS='.jobs' is wrong"),
+        ({"CALLBOARD_ACTORS": ","}, "CALLBOARD_ACTORS=',' is wrong"),
     ],
 )
 def test_a_wrong_setting_stops_the_worker_with_a_message(

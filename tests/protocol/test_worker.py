@@ -113,6 +113,16 @@ def test_a_success_after_a_failure_shows_no_error(broker: RedisBroker, start_wor
     assert (job.state, job.attempt, job.error) == (State.SUCCEEDED, 2, None)
 
 
+def test_a_send_with_an_option_that_can_not_work_is_refused(broker: RedisBroker) -> None:
+    @dramatiq.actor(broker=broker)
+    def work() -> None: ...
+
+    for options in ({"max_retries": None}, {"min_backoff": "1"}, {"max_backoff": -1}):
+        with pytest.raises(DeclarationError, match=next(iter(options))):
+            work.send_with_options(**options)
+    broker.join("default", timeout=1000)
+
+
 def test_permanent_errors_are_not_retried(broker: RedisBroker, start_worker: StartWorker) -> None:
     @dramatiq.actor(broker=broker)
     def refuse() -> None:
