@@ -35,8 +35,9 @@ class Retries(Middleware):
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         for name in NUMBERS & message.options.keys():
-            if not _is_fit(message.options[name]):
-                raise WrongOptions(f"{message.actor_name}: {name}={message.options[name]!r} must be a number, 0 or more")
+            value = message.options[name]
+            if not _is_fit(value):
+                raise WrongOptions(f"{message.actor_name}: {name}={value!r} must be a number, 0 or more")
 
     def after_process_message(
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None

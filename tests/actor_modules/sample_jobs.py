@@ -1,4 +1,4 @@
-"""Actors that the end-to-end tests run in real workers. Each writes what it does to a file, so that runs can be counted."""
+"""Actors that the end-to-end tests run in real workers. Each writes what it does to a file: runs can be counted."""
 
 import os
 import time
