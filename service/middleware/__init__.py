@@ -6,7 +6,6 @@ before it. A plain exception in a hook is logged by Dramatiq and otherwise ignor
 
 from dramatiq.middleware import (
     AgeLimit,
-    AsyncIO,
     Callbacks,
     Middleware,
     Pipelines,
@@ -16,6 +15,7 @@ from dramatiq.middleware import (
 
 from service.middleware.context import CurrentJob
 from service.middleware.defaults import QueueDefaults
+from service.middleware.event_loop import EventLoop
 from service.middleware.outcomes import Outcomes
 from service.middleware.probe import WorkerProbe
 from service.middleware.retries import Retries
@@ -33,6 +33,6 @@ def chain() -> list[Middleware]:
         ShutdownNotifications(),  # interrupts the job's thread, where its actor asks for that
         Callbacks(),  # after success or death, sends what the author named
         Pipelines(),  # after success, sends the next step with the result
-        AsyncIO(),  # the event loop of `async def` actors, one for a process
+        EventLoop(),  # the event loop of `async def` actors, one for a process
         Retries(),  # last, so that its verdict is the first on the way up
     ]

@@ -79,6 +79,42 @@ def test_async_actors_run_and_know_their_job(broker: RedisBroker, start_worker: 
     assert end_of(broker, message).result == message.message_id
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_an_async_job_that_exits_ends_itself_and_no_other(
+    broker: RedisBroker, start_worker: StartWorker, error: BaseException
+) -> None:
+    @dramatiq.actor(broker=broker, max_retries=0)
+    async def leave() -> None:
+        raise error
+
+    @dramatiq.actor(broker=broker)
+    async def stay() -> str:
+        return "here"
+
+    start_worker()
+    job = end_of(broker, leave.send())
+    assert job.error is not None
+    assert repr(error) in job.error["message"]
+    assert end_of(broker, stay.send()).result == "here"
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_a_job_that_exits_fails_and_its_thread_goes_on(
+    broker: RedisBroker, start_worker: StartWorker, error: BaseException
+) -> None:
+    @dramatiq.actor(broker=broker, max_retries=0)
+    def leave() -> None:
+        raise error
+
+    @dramatiq.actor(broker=broker)
+    def stay() -> str:
+        return "here"
+
+    start_worker(threads=1)
+    assert end_of(broker, leave.send()).state is State.DEAD
+    assert end_of(broker, stay.send()).result == "here"
+
+
 def test_failures_are_retried_and_only_the_last_is_final(broker: RedisBroker, start_worker: StartWorker) -> None:
     attempts: list[int] = []
 
