@@ -12,7 +12,7 @@ when the job is sent, in the sender's process, and a type checker checks the cal
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from inspect import isasyncgenfunction, isgeneratorfunction
+from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 import dramatiq
@@ -70,6 +70,8 @@ class _Declare(Protocol):
 
 
 def job(
+    function: None = None,
+    /,
     *,
     name: str,
     queue: str,
@@ -87,6 +89,8 @@ def job(
 
     Raises DeclarationError at import where any of it can't work.
     """
+    if function is not None:
+        raise DeclarationError('@job takes options: @job(name="email.send", queue="email")')
     policy_of(queue)
     options: dict[str, Any] = {}
     if max_attempts is not None:
@@ -101,16 +105,26 @@ def job(
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):
             raise DeclarationError(f"{name}: a function with `yield` would return at once, its body never run")
         if broker.is_named(name):
-            raise DeclarationError(f"Two actors are named {name!r}: one of them is {fn.__module__}.{fn.__qualname__}")
+            other = broker.get_actor(name).fn
+            raise DeclarationError(f"Two actors are named {name!r}: {_place(other)} and {_place(fn)}")
         declare_actor = cast("Any", dramatiq.actor)
-        declared: Job[..., Any] = declare_actor(
-            fn, actor_class=Job, actor_name=name, queue_name=queue, broker=broker, **options
-        )
-        for alias in aliases:
-            broker.declare_alias(alias, declared)
+        try:
+            declared: Job[..., Any] = declare_actor(
+                fn, actor_class=Job, actor_name=name, queue_name=queue, broker=broker, **options
+            )
+            for alias in aliases:
+                broker.declare_alias(alias, declared)
+        except DeclarationError as error:
+            raise DeclarationError(f"{error} ({_place(fn)})") from error
         return declared
 
     return cast("_Declare", declare)
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(unwrap(function), "__code__", None)
+    where = f", {code.co_filename}:{code.co_firstlineno}" if code else ""
+    return f"{function.__module__}.{function.__qualname__}{where}"
 
 
 def current_job() -> JobContext:

@@ -12,7 +12,19 @@ from types import ModuleType
 
 from service.cli import api, down, migrate, projector, scheduler, worker
 from service.cli.up import command as up
-from service.errors import CallboardError, SettingsError
+from service.errors import CallboardError, DeclarationError, SettingsError
+
+
+#: What commands need besides the base install, by the name that is missing.
+EXTRA_OF = {
+    "alembic": "api",
+    "fastapi": "api",
+    "psycopg": "api",
+    "sqlalchemy": "api",
+    "uvicorn": "api",
+    "apscheduler": "worker",
+    "jinja2": "worker",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         return int(arguments.run(arguments))
-    except SettingsError as error:
+    except (SettingsError, DeclarationError) as error:
         print(error, file=sys.stderr)
+        return os.EX_CONFIG
+    except ModuleNotFoundError as error:
+        extra = EXTRA_OF.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(f"This needs {error.name}: pip install 'callboard[{extra}]'", file=sys.stderr)
         return os.EX_CONFIG
     except CallboardError as error:
         print(error, file=sys.stderr)

@@ -24,6 +24,9 @@ class EventLoop(AsyncIO):
 
 
 class _Thread(EventLoopThread):
+    # A second signal ends the worker at once: it must not wait for this thread then.
+    daemon = True
+
     def run_coroutine(self, coro: Awaitable[R]) -> R:
         return cast("Any", super()).run_coroutine(_contained(coro))
 

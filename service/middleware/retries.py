@@ -9,17 +9,20 @@ import random
 from typing import Any, cast
 
 from dramatiq.broker import Broker, MessageProxy
+from dramatiq.errors import Retry
 from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
 from service.broker.consumer import Delivery
 from service.broker.outcome import Dead, Failure, RetryLater
+from service.errors import JobError
 from service.middleware.defaults import WrongOptions
 from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt
 
 logger = logging.getLogger(__name__)
 
+LOGGED_CHARACTERS = 500
 NUMBERS = {"max_retries", "min_backoff", "max_backoff"}
 
 
@@ -49,14 +52,24 @@ class Retries(Middleware):
         failure = Failure.of(exception)
         policy = _policy_for(message, broker.get_actor(message.actor_name).options)
         delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
-        fields = {"job_id": message.message_id, "attempt": message.attempt, "error": failure.type}
+        fields = {
+            "job_id": message.message_id,
+            "attempt": message.attempt,
+            "error": f"{failure.type}: {failure.message}"[:LOGGED_CHARACTERS],
+        }
         if delay_ms is None:
-            logger.warning("The job failed for good", extra=fields)
+            logger.warning("The job failed for good", extra=fields, exc_info=_unless_meant(exception))
             message.fail()
             message.outcome = Dead(failure)
         else:
-            logger.info("The job failed and will be tried again", extra={**fields, "delay_ms": delay_ms})
+            more = {**fields, "delay_ms": delay_ms}
+            logger.warning("The job failed and will be tried again", extra=more, exc_info=_unless_meant(exception))
             message.outcome = RetryLater(message.copy_for_retry(failure.traceback), delay_ms, failure)
+
+
+def _unless_meant(error: BaseException) -> BaseException | None:
+    # What an actor raises on purpose says enough without a traceback.
+    return None if isinstance(error, JobError | Retry) else error
 
 
 def _is_fit(value: object) -> bool:

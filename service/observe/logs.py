@@ -20,7 +20,7 @@ def configure_logs(settings: Settings, stream: TextIO | None = None) -> None:
     """Send all of the process's log records to one stream (standard error), in the format that the settings name."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
-    handler.addFilter(_is_not_about_discarded_results)
+    handler.addFilter(_is_wanted)
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     for name in unknown_variables():
         logger.warning("The variable %s is no setting of Callboard: is it misspelt?", name)
@@ -87,7 +87,12 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
     return ""
 
 
-def _is_not_about_discarded_results(record: logging.LogRecord) -> bool:
-    # Dramatiq warns that a result was discarded when its own Results middleware is not there; ours are kept in job
-    # state, so the line would be false, and there would be one for each job.
-    return not (record.name.startswith("dramatiq.") and "returned a value that is not None" in str(record.msg))
+#: Lines of Dramatiq that would be false or harmful here. Results are kept in job state, so none is discarded. And the
+#: line of a failure holds the whole payload, secrets included: our own has the job's id, the error and the traceback.
+_UNWANTED = ("returned a value that is not None", "Failed to process message %s")
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    if not record.name.startswith("dramatiq."):
+        return True
+    return not any(text in str(record.msg) for text in _UNWANTED)

@@ -59,6 +59,44 @@ def test_sigterm_lets_running_jobs_finish_and_starts_no_more(service: Service, b
     eventually(lambda: state_of(broker, second) == "succeeded")
 
 
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGHUP, signal.SIGTERM)])
+def test_a_second_signal_ends_a_worker_at_once(
+    service: Service, broker: RedisBroker, numbers: tuple[signal.Signals, signal.Signals]
+) -> None:
+    process = service.start_worker("worker", "--threads", "1")
+    send(broker, "sample.slow", word="a", seconds=60)
+    eventually(lambda: "start a" in service.notes())
+    for number in numbers:
+        os.killpg(process.pid, number)
+        time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGTERM)
+    process.wait(10)
+
+
+def test_a_failure_is_logged_with_its_job_and_error_and_without_its_payload(
+    service: Service, broker: RedisBroker
+) -> None:
+    service.start_worker("worker")
+    message = send(broker, "sample.flaky", succeeds_at=987654)
+    eventually(lambda: state_of(broker, message) == "dead")
+    assert message.message_id in service.log("worker")
+    assert "ConnectionError: not yet" in service.log("worker")
+    assert "987654" not in service.log("worker")
+
+
+def test_a_mistake_in_an_actor_stops_the_worker_with_its_place(service: Service) -> None:
+    (service.folder / "wrong_jobs.py").write_text(
+        "from service.job import job\n\n@job(name='wrong.one', queue='default')\ndef one(x) -> None: ...\n"
+    )
+    path = os.pathsep.join([str(service.folder), service.environment["PYTHONPATH"]])
+    command = ("dramatiq", "service.actors", "--processes", "1")
+    process = service.start("worker", *command, PYTHONPATH=path, CALLBOARD_ACTORS="wrong_jobs")
+    assert process.wait(20) != 0
+    assert "the parameter 'x' needs a type annotation (wrong_jobs.one," in service.log("worker")
+    assert "wrong_jobs.py:3)" in service.log("worker")
+    assert "Traceback" not in service.log("worker")
+
+
 def test_a_worker_without_redis_says_where_it_looks_and_is_ready_when_it_answers(
     service: Service, own_redis: RedisServer
 ) -> None:

@@ -143,3 +143,14 @@ def test_the_line_of_dramatiq_about_discarded_results_is_left_out(log):
     logging.getLogger("dramatiq.worker").warning("Actor returned a value that is not None, but ...")
     logging.getLogger("dramatiq.worker").warning("Something else")
     assert stream.getvalue().count("\n") == 1
+
+
+def test_dramatiqs_line_of_a_failure_which_holds_the_payload_is_not_logged():
+    stream = io.StringIO()
+    configure_logs(load_settings(), stream)
+    logging.getLogger("dramatiq.worker.WorkerThread").error(
+        "Failed to process message %s with unhandled exception.", "reset(token='SECRET')"
+    )
+    logging.getLogger("dramatiq.worker.WorkerThread").error("Something else")
+    assert "SECRET" not in stream.getvalue()
+    assert "Something else" in stream.getvalue()
