@@ -14,7 +14,6 @@ from service.cli import api, down, migrate, projector, scheduler, worker
 from service.cli.up import command as up
 from service.errors import CallboardError, DeclarationError, SettingsError
 
-
 #: What commands need besides the base install, by the name that is missing.
 EXTRA_OF = {
     "alembic": "api",
