@@ -26,11 +26,9 @@ def run(_arguments: argparse.Namespace) -> int:
     from service.cli.up.state_dir import StateDir
 
     state = StateDir.here()
-    if not state.run.is_dir():
-        print("Nothing runs in this directory.")
-        return 0
     lock = UpLock(state.lock)
-    if lock.acquire():
+    # Without the folder there is nothing to lock; yet what ran in it may still be there.
+    if not state.root.is_dir() or lock.acquire():
         return _clean_up(state)
     return _stop(state, lock)
 
@@ -47,18 +45,18 @@ def _clean_up(state: "StateDir") -> int:
 
 def _stop(state: "StateDir", lock: "UpLock") -> int:
     from service.cli.failure import CommandFailed
-    from service.cli.up.records import SUPERVISOR, Records
+    from service.cli.up.leftovers import supervisors
+    from service.cli.up.records import Records
 
-    records = Records(state.run)
-    names = [record.name for record in records.all() if record.name != SUPERVISOR and record.runs()]
+    names = [record.name for record in Records(state.run).all() if record.runs()]
     deadline = time.monotonic() + PATIENCE_SECONDS
     asked = None
     # The lock is free when the supervisor is gone.
     while not lock.acquire():
-        record = records.read(SUPERVISOR)
-        if record and record.pid != asked and record.runs():
+        record = lock.holder() or next(iter(supervisors(state)), None)
+        if record and record.pid != asked:
             asked = record.pid
-            print(f"Stopping (pid {asked}): {', '.join(names)} ...", flush=True)
+            print(f"Stopping (pid {asked}): {', '.join(names) or 'all that it runs'} ...", flush=True)
             os.kill(asked, signal.SIGTERM)
         if time.monotonic() > deadline:
             raise CommandFailed(f"The supervisor (pid {asked}) is still stopping after {PATIENCE_SECONDS} s.")

@@ -4,11 +4,14 @@ Served from a thread of its own, so that busy jobs don't keep it from answering.
 does not mend an outage.
 """
 
+import contextlib
 import errno
 import json
 import logging
+import os
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from socketserver import TCPServer
 from threading import Thread
 
@@ -28,12 +31,27 @@ class Probe:
 
     def start(self) -> None:
         """Serve until the process ends."""
+        self._announce()
         Thread(target=self._server.serve_forever, name="probe", daemon=True).start()
 
     def stop(self) -> None:
         """Stop serving and free the port."""
         self._server.shutdown()
         self._server.server_close()
+        if announcement := _announcement():
+            announcement.unlink(missing_ok=True)
+
+    def _announce(self) -> None:
+        """Tell the processes of this machine where it answers, which need not be the port it was given."""
+        if announcement := _announcement():
+            # The folder may have been deleted; who asks then still has the port that was given.
+            with contextlib.suppress(OSError):
+                announcement.write_text(f"{self.port}\n", encoding="utf-8")
+
+
+def _announcement() -> Path | None:
+    folder = os.environ.get("CALLBOARD_RUN_DIR")
+    return Path(folder) / f"{os.getpid()}.port" if folder else None
 
 
 class _Server(ThreadingHTTPServer):

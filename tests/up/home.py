@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 
 from service.cli.up.leftovers import MARK
-from service.cli.up.postgres import title_of
 from service.cli.up.state_dir import StateDir
 from tests.servers import free_port
 from tests.up.eventually import eventually
@@ -71,7 +70,12 @@ class Home:
         }
 
     def pid_of(self, name: str) -> int:
-        return int(json.loads((self.state.run / f"{name}.json").read_text())["pid"])
+        path = self.state.lock if name == "supervisor" else self.state.run / f"{name}.json"
+        return int(json.loads(path.read_text())["pid"])
+
+    def parts(self) -> dict[str, int]:
+        """Return the process id of all that runs, the supervisor left out."""
+        return {path.stem: self.pid_of(path.stem) for path in self.state.run.glob("*.json")}
 
     def kill_supervisor(self) -> None:
         process = psutil.Process(self.pid_of("supervisor"))
@@ -96,14 +100,14 @@ class Home:
 
     def clean(self) -> None:
         """End all, whatever the test has left."""
-        if self.state.root.exists():
+        if self.processes():
             self.run("down")
             for line in self.processes():
                 os.kill(int(line.split()[0]), signal.SIGKILL)
 
     def _owns(self, process: psutil.Process) -> bool:
         try:
-            marks = [str(self.state.root), title_of(self.state)]
+            marks = [str(self.state.root), self.state.title]
             in_command = any(mark in part for mark in marks for part in process.cmdline())
             in_own_folder = process.cwd().startswith(str(self.path))
             return in_command or in_own_folder or process.environ().get(MARK) == str(self.state.root)

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -11,6 +12,7 @@ import psycopg
 import pytest
 
 from service.cli.up.ports import listen_on, port_of
+from service.queues import QUEUES
 from tests.up.eventually import eventually
 from tests.up.home import Home, command
 
@@ -43,52 +45,66 @@ def test_a_first_job_goes_out_and_what_dies_is_replaced(home):
 
     second = home.run("up")
     assert second.returncode == 1
-    assert f"pid {home.pid_of('supervisor')}, API at {chosen['CALLBOARD_URL']}" in second.stderr
+    supervisor = home.pid_of("supervisor")
+    assert f"pid {supervisor}, API at {chosen['CALLBOARD_URL']}" in second.stderr
 
-    killed = {name: home.pid_of(name) for name in ("email", "redis", "postgres")}
+    killed = home.parts()
+    assert {"api", "projector", "scheduler", "mail", "redis", "postgres", *QUEUES} == killed.keys()
     orphans = psutil.Process(killed["email"]).children()
     assert orphans
     for pid in killed.values():
         os.kill(pid, signal.SIGKILL)
-    for name, pid in killed.items():
-        eventually(
-            lambda name=name, pid=pid: (home.state.run / f"{name}.json").exists() and home.pid_of(name) != pid, 30
-        )
+    eventually(lambda: (now := home.parts()).keys() == killed.keys() and not now.items() & killed.items(), 30)
     assert not any(orphan.is_running() for orphan in orphans)
-    eventually(lambda: worker_is_ready(home), 30)
+    eventually(lambda: all_workers_are_ready_again(home), 40)
     send_and_follow(home)
 
-    down = home.run("down")
+    # Nothing has to be recorded for all of it to be stopped.
+    shutil.rmtree(home.state.run)
+    down = home.run("down", timeout_seconds=30)
     assert down.returncode == 0
-    assert "email" in down.stdout
+    assert f"Stopping (pid {supervisor})" in down.stdout
     assert "Stopped." in down.stdout
     assert home.processes() == []
     assert "Nothing runs" in home.run("down").stdout
 
 
-def worker_is_ready(home: Home) -> bool:
-    log = home.state.log_of("email").read_text()
-    return log.count("Worker process is ready for action") >= 2
+def all_workers_are_ready_again(home: Home) -> bool:
+    logs = [home.state.log_of(name).read_text() for name in QUEUES]
+    return all(log.count("Worker process is ready for action") >= 2 for log in logs)
 
 
-def test_nothing_is_left_of_a_killed_supervisor_after_a_new_start_or_down(home):
+def test_what_lost_its_supervisor_its_records_or_its_folder_does_not_run_beside_a_new_start(home):
     home.up()
-    sourced = home.sourced()
-    first = {line.split()[0] for line in home.processes()}
+    sourced, first = home.sourced(), pids(home)
+    for record in home.state.run.iterdir():
+        record.unlink()
     home.kill_supervisor()
 
     # The shell of a user who has sourced the file of the run before.
     home.up(**sourced)
-    assert not first & {line.split()[0] for line in home.processes()}
+    second = pids(home)
+    assert not first & second
     assert "Ended what an earlier run had left" in home.state.log_of("up").read_text()
     assert home.sourced() == sourced
     send_and_follow(home)
 
-    home.kill_supervisor()
-    down = home.run("down")
-    assert down.returncode == 0
-    assert re.search(r"Ended what an earlier run had left: .*postgres.*redis", down.stdout)
-    assert home.processes() == []
+    with home.state.log_of("up").open() as log:
+        shutil.rmtree(home.state.root)
+        # Without a pause, so that it has not noticed yet.
+        home.up()
+        assert f"{home.state.lock} was deleted or moved while Callboard ran there" in log.read()
+    assert not second & pids(home)
+    send_and_follow(home)
+
+    shutil.rmtree(home.state.root)
+    eventually(lambda: not home.processes(), 60)
+    assert "Nothing runs" in home.run("down").stdout
+    assert not home.state.root.exists()
+
+
+def pids(home: Home) -> set[str]:
+    return {line.split()[0] for line in home.processes()}
 
 
 SLOW_ACTOR = """
@@ -127,12 +143,17 @@ def test_ctrl_c_in_the_foreground_lets_running_jobs_finish(home):
 
 
 def test_named_servers_are_used_and_left_alone(home, own_redis, database_url):
-    home.up(REDIS_URL=own_redis.url, DATABASE_URL=database_url)
+    printed = home.up(REDIS_URL=own_redis.url, DATABASE_URL=database_url, CALLBOARD_SMTP_HOST="smtp.example.com")
+    assert "No mail goes to CALLBOARD_SMTP_HOST=smtp.example.com" in printed
     sourced = home.sourced()
     assert (sourced["REDIS_URL"], sourced["DATABASE_URL"]) == (own_redis.url, database_url)
     assert not {"redis", "postgres"} & {path.stem for path in home.state.run.glob("*.json")}
     send_and_follow(home)
-    home.run("down")
+    home.kill_supervisor()
+    down = home.run("down")
+    assert down.returncode == 0
+    assert re.search(r"Ended what an earlier run had left: .*api, .*email", down.stdout)
+    assert home.processes() == []
     with own_redis.client() as client, psycopg.connect(database_url) as connection:
         assert client.ping()
         assert connection.execute("SELECT 1").fetchone() == (1,)

@@ -88,6 +88,8 @@ class Child:
     def _output(self) -> "contextlib.AbstractContextManager[IO[bytes] | None]":
         if self.program.log is None:
             return contextlib.nullcontext()
+        # Its folder may have been deleted since the last start.
+        self.program.log.parent.mkdir(mode=0o700, exist_ok=True)
         # Appending, so that the file may be emptied while the process runs.
         return self.program.log.open("ab")
 

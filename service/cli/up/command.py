@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from service.cli.up.lock import UpLock
     from service.cli.up.running import Run
 
 
@@ -36,11 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise CommandFailed(f"The folder {state.root} can't be used: {error}") from None
     if not is_the_only_one:
-        print(_who_runs(), file=sys.stderr)
+        print(_who_runs(lock), file=sys.stderr)
         return 1
     if arguments.detach:
-        return in_background(state.log_of("up"), lambda on_ready: _run(Run(state, settings, detached=True), on_ready))
-    return _run(Run(state, settings, detached=False), lambda text: print(text, flush=True))
+        return in_background(
+            state.log_of("up"), lambda on_ready: _run(Run(state, settings, lock, detached=True), on_ready)
+        )
+    return _run(Run(state, settings, lock, detached=False), lambda text: print(text, flush=True))
 
 
 def require_extra() -> None:
@@ -59,14 +62,11 @@ def _run(run: "Run", on_ready: Callable[[str], None]) -> int:
     return 0
 
 
-def _who_runs() -> str:
-    from service.cli.up.records import SUPERVISOR, Records
-    from service.cli.up.state_dir import StateDir
-
+def _who_runs(lock: "UpLock") -> str:
     # The holder of the lock writes its address down as soon as it has chosen one.
     for _ in range(40):
-        record = Records(StateDir.here().run).read(SUPERVISOR)
-        if record and record.runs() and record.url:
+        record = lock.holder()
+        if record and record.url:
             return f"Callboard runs already in this directory: pid {record.pid}, API at {record.url}"
         time.sleep(0.05)
     return "Callboard runs already in this directory, and is just starting or stopping."

@@ -1,11 +1,12 @@
 """Addresses, as the processes of `up` and as the user's shells get them."""
 
+import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.cli.up.leftovers import MARK
+from service.cli.up.leftovers import marks
 from service.cli.up.private_file import write_private
 from service.cli.up.state_dir import StateDir
 
@@ -47,7 +48,8 @@ class Addresses:
 def base_environment(environment: Mapping[str, str], state: StateDir) -> dict[str, str]:
     """Return the environment that every process of `up` has, servers too."""
     # Unbuffered, so that a line is in the log when it is written.
-    return {**environment, MARK: str(state.root), "CALLBOARD_RUN_DIR": str(state.run), "PYTHONUNBUFFERED": "1"}
+    own = {"CALLBOARD_RUN_DIR": str(state.run), "PYTHONUNBUFFERED": "1"}
+    return {**environment, **marks(state, os.getpid()), **own}
 
 
 def child_environment(base: Mapping[str, str], addresses: Addresses, worker_port: int | None = None) -> dict[str, str]:

@@ -3,7 +3,8 @@
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from service.cli.up import external, postgres, valkey
 from service.cli.up.choices import Port, Ports, named_port, named_url
@@ -19,7 +20,10 @@ DEFAULT_MAIL_PORT = 1025
 
 @dataclass(slots=True)
 class Plan:
-    """What is decided. A server that is ours has a listener, which keeps its port until the server is started."""
+    """What is decided. A server that is ours has a listener, which keeps its port until the server is started.
+
+    kept: what keeps the ports from then on.
+    """
 
     taken: dict[str, int]
     state: StateDir
@@ -32,12 +36,15 @@ class Plan:
     postgres: socket.socket | None
     redis_password: str
     postgres_password: str
+    kept: list[socket.socket] = field(default_factory=list[socket.socket])
 
 
 def make_plan(state: StateDir, settings: Settings, environment: Mapping[str, str]) -> Plan:
     """Decide, and write it down in `.callboard/env`. Raises CommandFailed for a named server that can't be used."""
     redis_password = password_in(state.root / "redis.password")
-    postgres_password = password_in(state.root / "postgres.password")
+    base_env = base_environment(environment, state)
+    tell_postgres = partial(_change_password, state, base_env)
+    postgres_password = password_in(state.root / "postgres.password", tell_postgres)
     redis_url = named_url(settings.redis_url, redis_password)
     database_url = named_url(settings.database_url, postgres_password)
     if redis_url:
@@ -64,7 +71,7 @@ def make_plan(state: StateDir, settings: Settings, environment: Mapping[str, str
         state=state,
         settings=settings,
         addresses=addresses,
-        base_env=base_environment(environment, state),
+        base_env=base_env,
         api=api,
         mail=mail,
         redis=redis,
@@ -82,6 +89,11 @@ def smtp_is_local(settings: Settings) -> bool:
 def present_environment() -> dict[str, str]:
     """Return a copy of this process's environment."""
     return dict(os.environ)
+
+
+def _change_password(state: StateDir, base_env: dict[str, str], password: str) -> None:
+    if state.postgres.exists():
+        postgres.Postgres.find(state, base_env).set_password(password)
 
 
 def _named(environment: Mapping[str, str], settings: Settings, field_name: str) -> int | None:

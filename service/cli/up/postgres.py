@@ -1,6 +1,5 @@
 """PostgreSQL of `callboard up`."""
 
-import hashlib
 import re
 import shutil
 import signal
@@ -44,6 +43,11 @@ class Postgres:
         else:
             self._make_data(password)
 
+    def set_password(self, password: str) -> None:
+        """Give the user of existing data another password. Only while the server does not run."""
+        self._check_version()
+        self._run_statement(self.state.postgres, f"ALTER ROLE {USER} PASSWORD '{password}'")
+
     def program(self, port: int, before_start: Callable[[], None] = nothing) -> Program:
         """Return the server as a program to run."""
         options = {
@@ -51,7 +55,7 @@ class Postgres:
             "port": str(port),
             "unix_socket_directories": "",
             # Part of the title of each of its processes: so they are known when the server was killed.
-            "cluster_name": title_of(self.state),
+            "cluster_name": self.state.title,
             "log_line_prefix": "",
             "log_checkpoints": "off",
         }
@@ -99,9 +103,12 @@ class Postgres:
             *("initdb", "-D", str(draft), f"--username={USER}", f"--pwfile={password_file}"),
             *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
         )
-        self._run("postgres", "--single", "-D", str(draft), "postgres", statement=f"CREATE DATABASE {DATABASE}\n")
+        self._run_statement(draft, f"CREATE DATABASE {DATABASE}")
         password_file.unlink()
         draft.rename(self.state.postgres)
+
+    def _run_statement(self, data: Path, statement: str) -> None:
+        self._run("postgres", "--single", "-D", str(data), "postgres", statement=f"{statement}\n")
 
     def _run(self, program: str, *arguments: str, statement: str = "") -> None:
         user, group = self.owner.popen_ids or (None, None)
@@ -129,8 +136,3 @@ class Postgres:
 def url(port: int, password: str) -> str:
     """Return what DATABASE_URL is for this server."""
     return f"postgresql://{USER}:{password}@127.0.0.1:{port}/{DATABASE}"
-
-
-def title_of(state: StateDir) -> str:
-    """Return the name in the process titles of this folder's server."""
-    return f"callboard-{hashlib.sha256(str(state.root).encode()).hexdigest()[:12]}"

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -14,9 +15,15 @@ def write_private(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-def password_in(path: Path) -> str:
-    """Return the password that a file keeps; it is made the first time."""
-    if not path.exists():
-        # Hexadecimal digits need no escaping in URLs, configuration files and shells.
-        write_private(path, secrets.token_hex(16) + "\n")
-    return path.read_text(encoding="utf-8").strip()
+def password_in(path: Path, on_new: Callable[[str], None] = lambda _password: None) -> str:
+    """Return the password that a file keeps. One is made the first time, and where the file was emptied.
+
+    on_new: is called with a new one before it is kept, so that what knows the old one is told, or told next time.
+    """
+    if path.exists() and (kept := path.read_text(encoding="utf-8", errors="replace").strip()):
+        return kept
+    # Hexadecimal digits need no escaping in URLs, configuration files and shells.
+    password = secrets.token_hex(16)
+    on_new(password)
+    write_private(path, password + "\n")
+    return password

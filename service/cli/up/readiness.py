@@ -1,10 +1,13 @@
 """Asks processes whether they are ready, each in a thread of its own, so that a slow answer holds up nobody."""
 
+import contextlib
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 INTERVAL_SECONDS = 0.05
 
@@ -38,6 +41,15 @@ class Readiness:
                 logger.info("%s is ready, %.1f s after its start", name, time.monotonic() - began)
                 ready.set()
                 return
+
+
+def announced_port(folder: Path, group_id: int | None) -> int | None:
+    """Return the port on which a process of this group says that it answers (see observe/probe.py)."""
+    for path in folder.glob("*.port"):
+        with contextlib.suppress(OSError, ValueError):
+            if os.getpgid(int(path.stem)) == group_id:
+                return int(path.read_text(encoding="utf-8"))
+    return None
 
 
 def answers_ready(host: str, port: int, timeout_seconds: float = 2.0) -> bool:

@@ -1,4 +1,7 @@
-"""What runs now, on disk: `.callboard/run/<name>.json`, so that it is found again after a kill -9 of the supervisor."""
+"""What runs now, on disk: `.callboard/run/<name>.json`, so that it is found again after a kill -9 of the supervisor.
+
+The folder may be deleted while all runs: then leftovers.py knows the processes by their marks.
+"""
 
 import contextlib
 import json
@@ -21,6 +24,24 @@ class Record:
     create_time: float
     url: str = ""
 
+    @classmethod
+    def of(cls, name: str, pid: int, url: str = "") -> "Record":
+        """Return the record of a process. Raises psutil.Error if it has ended already."""
+        return cls(name, pid, psutil.Process(pid).create_time(), url)
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Record | None":
+        """Return a record that was kept. None if there is none, or it is not ours or damaged."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(str(content["name"]), int(content["pid"]), float(content["create_time"]), content["url"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def to_text(self) -> str:
+        """Return what `from_file` reads."""
+        return json.dumps(asdict(self)) + "\n"
+
     def runs(self) -> bool:
         """Say whether this very process is alive."""
         try:
@@ -36,28 +57,20 @@ class Records:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def write(self, name: str, pid: int, url: str = "") -> None:
-        """Record a process that has just been started; nothing if it has ended already."""
-        with contextlib.suppress(psutil.Error):
-            record = Record(name, pid, psutil.Process(pid).create_time(), url)
-            write_private(self._path(name), json.dumps(asdict(record)) + "\n")
+    def write(self, name: str, pid: int) -> None:
+        """Record a process that has just been started; nothing if it has ended already or there is no place for it."""
+        with contextlib.suppress(psutil.Error, OSError):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            write_private(self._path(name), Record.of(name, pid).to_text())
 
     def forget(self, name: str) -> None:
         """Remove the record of a process that has ended."""
         self._path(name).unlink(missing_ok=True)
 
-    def read(self, name: str) -> Record | None:
-        """Return one record. None if there is none, or it is not ours or damaged."""
-        try:
-            content = json.loads(self._path(name).read_text(encoding="utf-8"))
-            return Record(str(content["name"]), int(content["pid"]), float(content["create_time"]), content["url"])
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
-
     def all(self) -> list[Record]:
-        """Return what is recorded, the supervisor too."""
-        names = sorted(path.stem for path in self._folder.glob("*.json")) if self._folder.is_dir() else []
-        return [record for name in names if (record := self.read(name))]
+        """Return what is recorded."""
+        paths = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
+        return [record for path in paths if (record := Record.from_file(path))]
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.json"

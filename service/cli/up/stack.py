@@ -1,6 +1,7 @@
 """Starts everything in order, and waits until all of it is ready."""
 
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,8 +16,8 @@ from service.cli.up import parts, postgres, valkey
 from service.cli.up.leftovers import end_postgres_orphans
 from service.cli.up.output import last_lines
 from service.cli.up.plan import Plan
-from service.cli.up.ports import listen_on, port_of
-from service.cli.up.readiness import Readiness, answers_ready
+from service.cli.up.ports import listen_on, make_way, port_of
+from service.cli.up.readiness import Readiness, announced_port, answers_ready
 from service.queues import QUEUES
 
 START_SECONDS = 120
@@ -64,8 +65,7 @@ class Stack:
             return lambda: True
         server = postgres.Postgres.find(plan.state, plan.base_env)
         server.prepare(plan.postgres_password)
-        port = port_of(plan.postgres)
-        plan.postgres.close()
+        port = self._make_way(plan.postgres)
         child = self._supervisor.start(server.program(port, lambda: end_postgres_orphans(plan.state)))
         return lambda: server.answers(child.pid)
 
@@ -75,9 +75,15 @@ class Stack:
             return
         port = port_of(plan.redis)
         program = valkey.valkey_program(plan.state, port, plan.redis_password, plan.base_env)
-        plan.redis.close()
+        self._make_way(plan.redis)
         self._supervisor.start(program)
         self._wait(lambda: valkey.valkey_answers(port, plan.redis_password), valkey.NAME)
+
+    def _make_way(self, listener: socket.socket) -> int:
+        port = port_of(listener)
+        if keeper := make_way(listener):
+            self._plan.kept.append(keeper)
+        return port
 
     def _start_api(self) -> None:
         host, port = _loopback(self._plan.settings.api_host), self._plan.addresses.api_port
@@ -90,9 +96,10 @@ class Stack:
         port = port_of(listener)
         program = program_with(port)
         listener.close()
-        self._supervisor.start(program)
-        host = _loopback(self._plan.settings.worker_host)
-        self._readiness.watch(program.name, lambda: answers_ready(host, port))
+        child = self._supervisor.start(program)
+        host, folder = _loopback(self._plan.settings.worker_host), self._plan.state.run
+        # Another process may take the port before this one has loaded; then it answers on the next free one.
+        self._readiness.watch(program.name, lambda: answers_ready(host, announced_port(folder, child.pid) or port))
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         while not condition():

@@ -1,5 +1,6 @@
 """The folder `.callboard/`: what is where in it."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,11 @@ class StateDir:
     def ports(self) -> Path:
         """The ports that were wished for and chosen last time."""
         return self.root / "ports.json"
+
+    @property
+    def title(self) -> str:
+        """In the titles of its servers' processes, which hide the mark in their environment."""
+        return f"callboard-{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
 
     def log_of(self, name: str) -> Path:
         """Return the file with the output of one process."""

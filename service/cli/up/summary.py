@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from service.cli.up import external
-from service.cli.up.plan import Plan
+from service.cli.up.plan import Plan, smtp_is_local
 from service.queues import QUEUES
 
 FIRST_JOB = {
@@ -35,7 +35,7 @@ Callboard is running (ready in {seconds:.1f} s).
   Mail        127.0.0.1:{addresses.smtp_port}   (each mail is a file in {folder}/mail/)
   Logs        {folder}/log/
   Shells      . {folder}/env   (the addresses above as variables)
-
+{_mail_note(plan)}
 Send a first job:
 
   curl -s {addresses.api_url}/jobs -H 'Content-Type: application/json' \\
@@ -43,6 +43,15 @@ Send a first job:
 
 Stop: {stop}
 
+"""
+
+
+def _mail_note(plan: Plan) -> str:
+    if smtp_is_local(plan.settings):
+        return ""
+    return f"""
+No mail goes to CALLBOARD_SMTP_HOST={plan.settings.smtp_host}: `callboard up` is for development, and whatever its
+workers send is kept in the folder named above and delivered to nobody.
 """
 
 

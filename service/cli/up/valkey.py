@@ -1,7 +1,6 @@
 """The Redis-compatible server of `callboard up`."""
 
 import socket
-from pathlib import Path
 
 from service.cli.supervise.program import Program
 from service.cli.up import programs
@@ -14,7 +13,7 @@ NAME = "redis"
 def valkey_program(state: StateDir, port: int, password: str, env: dict[str, str]) -> Program:
     """Return the server as a program to run. Its configuration, with the password, is in a private file."""
     configuration = state.redis / "server.conf"
-    write_private(configuration, _configuration(state.redis, port, password))
+    write_private(configuration, _configuration(state, port, password))
     argv = (str(programs.redis_server()), str(configuration))
     return Program(NAME, argv, env=env, log=state.log_of(NAME))
 
@@ -37,11 +36,13 @@ def url(port: int, password: str) -> str:
     return f"redis://:{password}@127.0.0.1:{port}/0"
 
 
-def _configuration(data: Path, port: int, password: str) -> str:
-    quoted = str(data).replace("\\", "\\\\").replace('"', '\\"')
+def _configuration(state: StateDir, port: int, password: str) -> str:
+    quoted = str(state.redis).replace("\\", "\\\\").replace('"', '\\"')
     return (
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\n"
         f'dir "{quoted}"\ndaemonize no\nloglevel warning\n'
+        # It writes its title over its command line and its environment: so it is known when its record is gone.
+        f'proc-title-template "{{title}} {{listen-addr}} {state.title}"\n'
         # A full server refuses writes; any other policy would throw jobs away.
         "maxmemory-policy noeviction\n"
         'appendonly yes\nappendfsync everysec\nsave ""\n'

@@ -2,21 +2,29 @@ import os
 import socket
 import stat
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from service.cli.failure import CommandFailed
+from service.cli.supervise.supervisor import Supervisor
 from service.cli.up import owner, programs
 from service.cli.up.environment import Addresses, base_environment, child_environment, write_env_file
 from service.cli.up.lock import UpLock
 from service.cli.up.mail_catcher import keep
 from service.cli.up.owner import Owner
-from service.cli.up.ports import listen_near, listen_on, port_of
+from service.cli.up.ports import listen_near, listen_on, make_way, port_of
 from service.cli.up.postgres import Postgres
+from service.cli.up.postgres import url as postgres_url
 from service.cli.up.private_file import password_in
-from service.cli.up.records import Records
+from service.cli.up.readiness import announced_port
+from service.cli.up.records import Record, Records
 from service.cli.up.state_dir import StateDir
+from service.observe.probe import Probe
+from tests.servers import free_port
+from tests.up.eventually import eventually
 
 ADDRESSES = Addresses("redis://:p@127.0.0.1:1/0", "postgresql://c:p@127.0.0.1:2/callboard", 8001, 1026, Path("/x/m y"))
 
@@ -25,6 +33,43 @@ def test_a_password_is_made_once_and_is_private(tmp_path):
     path = tmp_path / "password"
     assert password_in(path) == password_in(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_emptied_password_is_made_anew_and_told_before_it_is_kept(tmp_path):
+    path = tmp_path / "password"
+    path.write_text("\n")
+    told = []
+
+    def refuse(_password):
+        raise OSError
+
+    with pytest.raises(OSError):
+        password_in(path, refuse)
+    assert path.read_text() == "\n"
+    password = password_in(path, told.append)
+    assert told == [password]
+    assert len(password) == 32
+    assert password_in(path, told.append) == password
+    assert told == [password]
+
+
+def test_postgres_takes_another_password_for_the_data_that_it_has(tmp_path):
+    state = StateDir(tmp_path)
+    state.make()
+    server = Postgres.find(state, dict(os.environ))
+    server.prepare("first")
+    server.set_password("second")
+    port = free_port()
+    supervisor = Supervisor()
+    child = supervisor.start(server.program(port))
+    try:
+        eventually(lambda: server.answers(child.pid), 20)
+        with psycopg.connect(postgres_url(port, "second")) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(postgres_url(port, "first"))
+    finally:
+        supervisor.stop(supervisor.names(), 10)
 
 
 def test_a_shell_reads_the_env_file_back_whatever_the_values(tmp_path):
@@ -68,6 +113,56 @@ def test_a_port_is_taken_again_right_after_it_was_used():
         assert port_of(again) == port
 
 
+def test_a_port_stays_ours_while_a_server_comes_and_goes():
+    listener = listen_on(None)
+    port = port_of(listener)
+    keeper = make_way(listener)
+    if keeper is None:
+        pytest.skip("this system lets no two sockets have one port")
+    with keeper:
+        for _ in range(2):
+            with socket.socket() as other, pytest.raises(OSError):
+                other.bind(("127.0.0.1", port))
+            with listen_on(port) as server:
+                assert port_of(server) == port
+                with socket.create_connection(("127.0.0.1", port)):
+                    pass
+
+
+def test_a_process_that_moved_to_another_port_is_asked_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALLBOARD_RUN_DIR", str(tmp_path))
+    with listen_on(None) as taken:
+        probe = Probe("127.0.0.1", port_of(taken), lambda: True)
+        probe.start()
+        assert announced_port(tmp_path, os.getpgid(0)) == probe.port != port_of(taken)
+        assert announced_port(tmp_path, 1) is None
+        probe.stop()
+    assert announced_port(tmp_path, os.getpgid(0)) is None
+
+
+def test_the_lock_says_who_holds_it(tmp_path):
+    lock, other = UpLock(tmp_path / "lock"), UpLock(tmp_path / "lock")
+    assert lock.acquire()
+    assert other.holder() is None
+    me = Record.of("supervisor", os.getpid(), "http://127.0.0.1:8000")
+    lock.sign(me)
+    lock.sign(me)
+    assert other.holder() == me
+    lock.sign(replace(me, create_time=1.0))
+    assert other.holder() is None
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.rename(path.with_name("x"))])
+def test_a_lock_is_lost_with_its_file(tmp_path, lose):
+    lock = UpLock(tmp_path / "lock")
+    assert lock.acquire()
+    assert lock.is_held()
+    lose(tmp_path / "lock")
+    assert not lock.is_held()
+    assert UpLock(tmp_path / "lock").acquire()
+    assert not lock.is_held()
+
+
 def test_the_lock_has_one_holder_and_is_not_inherited(tmp_path):
     lock = UpLock(tmp_path / "lock")
     assert lock.acquire()
@@ -79,11 +174,12 @@ def test_the_lock_has_one_holder_and_is_not_inherited(tmp_path):
 
 
 def test_a_record_knows_its_process_from_another_with_the_same_id(tmp_path):
-    records = Records(tmp_path)
+    records = Records(tmp_path / "run")
+    # Its folder may have been deleted.
     records.write("me", os.getpid())
-    record = records.read("me")
-    assert record is not None
+    (record,) = records.all()
     assert record.runs()
+    tmp_path /= "run"
     (tmp_path / "old.json").write_text(f'{{"name": "old", "pid": {os.getpid()}, "create_time": 5.0, "url": ""}}')
     (tmp_path / "foreign.json").write_text('{"port": 9191}')
     assert [(record.name, record.runs()) for record in records.all()] == [("me", True), ("old", False)]

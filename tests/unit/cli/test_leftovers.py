@@ -11,9 +11,11 @@ import psutil
 import pytest
 
 from service.cli.up import leftovers
-from service.cli.up.leftovers import MARK, end_leftovers
+from service.cli.up.leftovers import MARK, SUPERVISED_BY, end_leftovers, marks, supervisors
 from service.cli.up.records import Records
 from service.cli.up.state_dir import StateDir
+from service.cli.up.valkey import valkey_answers, valkey_program
+from tests.servers import free_port
 from tests.up.eventually import eventually
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
@@ -87,6 +89,37 @@ def test_a_process_without_a_record_is_known_by_the_mark_of_this_directory_only(
     assert end_leftovers(state) == ["processes without a record"]
     assert ours.wait(5) == -signal.SIGTERM
     assert others.poll() is None
+
+
+def test_a_redis_without_a_record_is_known_though_it_hides_its_environment(state, processes):
+    state.redis.mkdir()
+    port = free_port()
+    program = valkey_program(state, port, "secret", {})
+    server = processes.start(list(program.argv), **{MARK: str(state.root)})
+    eventually(lambda: valkey_answers(port, "secret"))
+    assert not psutil.Process(server.pid).environ().get(MARK)
+    assert end_leftovers(state) == ["processes without a record"]
+    assert server.wait(5) == 0
+
+
+def test_a_supervisor_that_lost_its_lock_is_known_by_what_it_started_and_ends_first(state, processes):
+    supervisor = processes.start(SLEEP)
+    variables = marks(state, supervisor.pid)
+    child = processes.start(SLEEP, **variables)
+    eventually(lambda: psutil.Process(child.pid).environ().get(MARK))
+    assert [record.pid for record in supervisors(state)] == [supervisor.pid]
+    assert end_leftovers(state) == ["supervisor"]
+    assert supervisor.wait(5) == child.wait(5) == -signal.SIGTERM
+
+
+def test_a_supervisor_is_no_other_process_with_its_id_and_not_this_one(state, processes):
+    innocent = processes.start(SLEEP)
+    for variables in (marks(state, innocent.pid) | {SUPERVISED_BY: f"{innocent.pid} 1.0"}, marks(state, os.getpid())):
+        child = processes.start(SLEEP, **variables)
+        eventually(lambda child=child: psutil.Process(child.pid).environ().get(MARK))
+    assert supervisors(state) == []
+    end_leftovers(state)
+    assert innocent.poll() is None
 
 
 def test_what_ignores_sigterm_is_killed(state, processes, monkeypatch):
