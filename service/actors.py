@@ -10,6 +10,7 @@ import dramatiq
 from service.broker import broker
 from service.errors import SettingsError
 from service.observe.logs import configure_logs
+from service.observe.probe import check_host
 from service.settings import get_settings
 
 
@@ -18,8 +19,8 @@ def import_actor_modules(names: list[str]) -> None:
     if not names:
         raise SettingsError(_wrong("it names no module"))
     for name in names:
-        if name.startswith("."):
-            raise SettingsError(_wrong(f"{name!r} is a relative name"))
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise SettingsError(_wrong(f"{name!r} is not the full name of a module"))
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -41,6 +42,8 @@ def compose() -> None:
     settings = get_settings()
     settings.require_redis_url()
     configure_logs(settings)
+    # A worker starts its probe where Dramatiq would only log what goes wrong.
+    check_host(settings.worker_host)
     dramatiq.set_broker(broker)
     import_actor_modules(settings.actor_modules)
 

@@ -4,9 +4,11 @@
     ├── SettingsError            a setting is missing or wrong: the process must not start
     ├── DeclarationError         an actor is declared in a way that can't work: raised at import
     ├── PayloadError             a payload does not fit its actor: raised at `send()`
+    ├── InvalidRequest           a request over HTTP does not have the shape of one
     ├── UnknownJobType           no actor answers to this type
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── HistoryUnavailable       PostgreSQL can't be reached
+    ├── ServiceBusy              more requests than this process can take
     └── JobError                 what an actor raises to say how its failure is to be treated
         └── Permanent            do not retry
 
@@ -38,7 +40,8 @@ class DeclarationError(CallboardError):
 class PayloadError(CallboardError):
     """A payload does not fit its actor.
 
-    `problems` is a list of (path, message); a path is dotted from the payload's top, such as `items.0.price`.
+    `problems` is a list of (path, message); a path is dotted from the payload's top, such as `items.0.price`. The text
+    lists the first of them.
     """
 
     code = "invalid-payload"
@@ -47,8 +50,19 @@ class PayloadError(CallboardError):
     def __init__(self, actor_name: str, problems: list[tuple[str, str]]) -> None:
         self.actor_name = actor_name
         self.problems = problems
-        lines = "; ".join(f"{path or 'payload'}: {message}" for path, message in problems)
+        lines = list_problems([(path or "payload", message) for path, message in problems])
         super().__init__(f"Invalid payload for {actor_name}: {lines}")
+
+
+class InvalidRequest(CallboardError):
+    """A request over HTTP does not have the shape of one. `problems` is as in PayloadError."""
+
+    code = "invalid-request"
+    status = 422
+
+    def __init__(self, problems: list[tuple[str, str]]) -> None:
+        self.problems = problems
+        super().__init__(list_problems(problems))
 
 
 class UnknownJobType(CallboardError):
@@ -60,7 +74,7 @@ class UnknownJobType(CallboardError):
     def __init__(self, job_type: str, known: list[str]) -> None:
         self.job_type = job_type
         self.known = known
-        super().__init__(f"Unknown job type: {job_type}")
+        super().__init__(f"Unknown job type: {shorten(job_type)}")
 
 
 class BrokerUnavailable(CallboardError):
@@ -87,6 +101,14 @@ class HistoryUnavailable(CallboardError):
     retryable = True
 
 
+class ServiceBusy(CallboardError):
+    """More requests came than this process can take."""
+
+    code = "busy"
+    status = 503
+    retryable = True
+
+
 class JobError(CallboardError):
     """Raised by an actor to say how its failure is to be treated."""
 
@@ -97,3 +119,19 @@ class Permanent(JobError):
     """The job can never succeed: it fails now, whatever attempts are left."""
 
     code = "permanent"
+
+
+PROBLEMS_LISTED = 20
+TEXT_LISTED = 200
+
+
+def list_problems(problems: list[tuple[str, str]]) -> str:
+    """Return the first of many problems as text, and the number of the others."""
+    lines = [f"{shorten(path)}: {shorten(message)}" for path, message in problems[:PROBLEMS_LISTED]]
+    left_out = len(problems) - len(lines)
+    return "; ".join([*lines, f"and {left_out} more"] if left_out else lines)
+
+
+def shorten(text: str) -> str:
+    """Return a text that a caller chose, fit to be shown again."""
+    return text if len(text) <= TEXT_LISTED else f"{text[:TEXT_LISTED]}…"

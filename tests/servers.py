@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import psycopg
 import redis
 
@@ -123,6 +124,25 @@ def postgres_server(folder: Path) -> Iterator[str]:
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(20)
+
+
+@contextlib.contextmanager
+def frozen_postgres(server_url: str) -> Iterator[None]:
+    """Stop all processes of a server: its kernel still takes connections, and nothing answers on them."""
+    with psycopg.connect(server_url) as connection:
+        (folder,) = connection.execute("SHOW data_directory").fetchone() or ("",)
+    postmaster = psutil.Process(int((Path(folder) / "postmaster.pid").read_text().splitlines()[0]))
+    postmaster.suspend()  # first: from here on it starts no other
+    processes = [postmaster, *postmaster.children(recursive=True)]
+    try:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
 
 def new_database(server_url: str, name: str, template: str = "template1") -> str:

@@ -4,46 +4,23 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from dramatiq.errors import ActorNotFound
-from dramatiq.message import Message
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
-from service.broker import RedisBroker
-from service.errors import PayloadError, UnknownJobType
-from service.job import Job
+from service.api.lines import Lines
+from service.api.requests import JobRequest, read_message
+from service.api.sending import Sender
+from service.errors import shorten
 from service.state.history import History
 from service.state.snapshot import Snapshot
 from service.state.states import STATUS_OF, State, Status, is_final
 
 router = APIRouter(tags=["jobs"])
 
-
-class JobRequest(BaseModel):
-    """A job to be sent."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "email.send",
-                    "payload": {
-                        "to": "ada@example.org",
-                        "subject": "Welcome",
-                        "template_id": "welcome",
-                        "context": {"name": "Ada"},
-                    },
-                }
-            ]
-        },
-    )
-
-    type: Annotated[str, Field(description="The actor's name, or an alias of it.")]
-    payload: Annotated[dict[str, Any], Field(description="What the actor is called with.")] = {}
-    ref_id: Annotated[
-        str | None, Field(description="Short for the payload's own `ref_id`, for actors whose payload has one.")
-    ] = None
+#: The body is read in a thread, and so is not a parameter that FastAPI would describe by itself.
+_BODY: dict[str, Any] = {
+    "requestBody": {"required": True, "content": {"application/json": {"schema": JobRequest.model_json_schema()}}}
+}
 
 
 class JobAccepted(BaseModel):
@@ -78,44 +55,29 @@ class JobView(BaseModel):
     error: JobError | None = None
 
 
-@router.post("/jobs", status_code=202, response_model=JobAccepted)
-def send_job(request: Request, response: Response, body: JobRequest) -> JobAccepted:
+@router.post("/jobs", status_code=202, response_model=JobAccepted, openapi_extra=_BODY)
+async def send_job(request: Request, response: Response) -> JobAccepted:
     """Check a job, store it in its queue, and say where it can be followed."""
-    broker: RedisBroker = request.app.state.broker
-    message = _message_for(broker, body)
-    broker.enqueue(message)
+    state = request.app.state
+    lines: Lines = state.lines
+    sender: Sender = state.sender
+    body = await request.body()
+    message = await lines.checks.run(read_message, state.broker, request.headers.get("content-type", ""), body)
+    await lines.sends.run(sender.send, message)
     poll_url = f"/jobs/{message.message_id}"
     response.headers["Location"] = poll_url
     return JobAccepted(job_id=UUID(message.message_id), status=Status.PENDING, poll_url=poll_url)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, response_model_exclude_unset=True)
-def get_job(request: Request, job_id: str) -> JobView:
+async def get_job(request: Request, job_id: str) -> JobView:
     """Read a job as it is now."""
     history: History = request.app.state.history
-    snapshot = history.find(UUID(job_id)) if _is_uuid(job_id) else None
+    lines: Lines = request.app.state.lines
+    snapshot = await lines.reads.run(history.find, UUID(job_id)) if _is_job_id(job_id) else None
     if snapshot is None:
-        raise HTTPException(404, f"Job {job_id} not found")
+        raise HTTPException(404, f"Job {shorten(job_id)} not found")
     return _view(snapshot)
-
-
-def _message_for(broker: RedisBroker, body: JobRequest) -> Message[Any]:
-    try:
-        actor = broker.get_actor(body.type)
-    except ActorNotFound:
-        raise UnknownJobType(body.type, broker.known_types) from None
-    payload = _with_ref_id(body, actor)
-    return actor.message_from_json(payload) if isinstance(actor, Job) else actor.message(**payload)
-
-
-def _with_ref_id(body: JobRequest, actor: Any) -> dict[str, Any]:
-    if body.ref_id is None:
-        return body.payload
-    if isinstance(actor, Job) and "ref_id" not in actor.contract.model.model_fields:
-        raise PayloadError(actor.actor_name, [("ref_id", "this type of job takes no ref_id")])
-    if body.payload.get("ref_id", body.ref_id) != body.ref_id:
-        raise PayloadError(actor.actor_name, [("ref_id", "differs from the ref_id beside the payload")])
-    return {**body.payload, "ref_id": body.ref_id}
 
 
 def _view(snapshot: Snapshot) -> JobView:
@@ -141,9 +103,9 @@ def _view(snapshot: Snapshot) -> JobView:
     )
 
 
-def _is_uuid(text: str) -> bool:
+def _is_job_id(text: str) -> bool:
     try:
-        UUID(text)
+        # UUID() takes braces, urn:uuid: and more: one job has one address.
+        return str(UUID(text)) == text.lower()
     except ValueError:
         return False
-    return True

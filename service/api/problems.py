@@ -1,28 +1,44 @@
 """Errors as problem details: `application/problem+json` with type, title, status, detail and members of its own."""
 
+import json
+import logging
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from service.errors import BrokerUnavailable, CallboardError, PayloadError, UnknownJobType
+from service.errors import (
+    PROBLEMS_LISTED,
+    BrokerUnavailable,
+    CallboardError,
+    InvalidRequest,
+    PayloadError,
+    UnknownJobType,
+    shorten,
+)
 
 RETRY_AFTER_SECONDS = 5
 
 
-def problem(status: int, code: str, detail: str, headers: dict[str, str] | None = None, **members: Any) -> JSONResponse:
+logger = logging.getLogger(__name__)
+
+
+class Problem(JSONResponse):
+    """A problem document. What a caller sent may hold half of a surrogate pair, which UTF-8 can't carry back."""
+
+    media_type = "application/problem+json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+
+
+def problem(status: int, code: str, detail: str, headers: dict[str, str] | None = None, **members: Any) -> Problem:
     """Build the answer. `code` is stable and names the kind of problem; `detail` is for people."""
     body = {"type": f"urn:callboard:problem:{code}", "title": HTTPStatus(status).phrase, "status": status}
-    return JSONResponse(
-        {**body, "detail": detail, **members},
-        status_code=status,
-        media_type="application/problem+json",
-        headers=headers,
-    )
+    return Problem({**body, "detail": detail, **members}, status_code=status, headers=headers)
 
 
 def add_problem_handlers(app: FastAPI) -> None:
@@ -30,16 +46,21 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(CallboardError, _callboard_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected_error)
 
 
-async def _callboard_error(request: Request, error: Exception) -> JSONResponse:
+async def _callboard_error(request: Request, error: Exception) -> Problem:
     assert isinstance(error, CallboardError)
+    if error.status == 500:
+        # Of another process's trade, and not told to strangers.
+        logger.error("A request failed", exc_info=error)
+        return await _unexpected_error(request, error)
     members: dict[str, Any] = {}
     headers: dict[str, str] | None = None
     if isinstance(error, PayloadError):
-        members["errors"] = [
-            {"field": f"payload.{path}" if path else "payload", "message": message} for path, message in error.problems
-        ]
+        members = _listed([(f"payload.{path}" if path else "payload", message) for path, message in error.problems])
+    if isinstance(error, InvalidRequest):
+        members = _listed(error.problems)
     if isinstance(error, UnknownJobType):
         members["known_types"] = error.known
     if isinstance(error, BrokerUnavailable):
@@ -49,17 +70,23 @@ async def _callboard_error(request: Request, error: Exception) -> JSONResponse:
     return problem(error.status, error.code, str(error), headers, **members)
 
 
-async def _invalid_request(request: Request, error: Exception) -> JSONResponse:
+async def _invalid_request(request: Request, error: Exception) -> Problem:
     assert isinstance(error, RequestValidationError)
-    errors = [
-        {"field": ".".join(str(part) for part in item["loc"] if part != "body") or "body", "message": item["msg"]}
-        for item in error.errors()
-    ]
-    detail = "; ".join(f"{item['field']}: {item['message']}" for item in errors)
-    return problem(422, "invalid-request", detail, errors=jsonable_encoder(errors))
+    problems = [(".".join(str(part) for part in item["loc"]), str(item["msg"])) for item in error.errors()]
+    return await _callboard_error(request, InvalidRequest(problems))
 
 
-async def _http_error(request: Request, error: Exception) -> JSONResponse:
+async def _unexpected_error(request: Request, error: Exception) -> Problem:
+    # Starlette raises the error again when this is answered, and uvicorn logs it.
+    return problem(500, "internal-error", "The service failed; its log says why")
+
+
+def _listed(problems: list[tuple[str, str]]) -> dict[str, Any]:
+    errors = [{"field": shorten(path), "message": shorten(message)} for path, message in problems[:PROBLEMS_LISTED]]
+    return {"errors": errors, "errors_left_out": len(problems) - len(errors)}
+
+
+async def _http_error(request: Request, error: Exception) -> Problem:
     assert isinstance(error, HTTPException)
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
     return problem(error.status_code, code, str(error.detail), dict(error.headers or {}))

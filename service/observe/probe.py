@@ -9,19 +9,33 @@ import errno
 import json
 import logging
 import os
+import socket
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 from threading import Thread
 
+from service.errors import SettingsError
+
 logger = logging.getLogger(__name__)
 
 PORTS_TRIED = 100
 
 
+def check_host(host: str) -> None:
+    """Raise SettingsError for an address of probes that can't be resolved."""
+    try:
+        socket.getaddrinfo(host, None, socket.AF_INET)
+    except (OSError, UnicodeError) as error:
+        raise _wrong_host(host, error) from None
+
+
 class Probe:
-    """Answers on `port`, or on the next free one. `is_ready` is called for each request and must not block."""
+    """Answers on `port`, or on the next free one. `is_ready` is called for each request and must not block.
+
+    Raises SettingsError where the host is not one of this machine.
+    """
 
     def __init__(self, host: str, port: int, is_ready: Callable[[], bool]) -> None:
         self._server = _listen(host, port, is_ready)
@@ -96,6 +110,12 @@ def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTP
             return _Server((host, candidate), Handler)
         except OSError as error:
             if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-                raise  # the host is wrong: no port will do
+                raise _wrong_host(host, error) from None  # no port will do
             logger.debug("Port %s: %s", candidate, error)
     return _Server((host, 0), Handler)
+
+
+def _wrong_host(host: str, error: Exception) -> SettingsError:
+    return SettingsError(
+        f"CALLBOARD_WORKER_HOST={host!r} is wrong: {error}; for example: CALLBOARD_WORKER_HOST=0.0.0.0"
+    )

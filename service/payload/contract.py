@@ -24,6 +24,8 @@ from service.payload.extras import extras_in, owner_of, without
 
 type_of_json = dict[str, Any]
 
+MOST_PROBLEMS = 1000
+
 _GENERATED = ConfigDict(
     extra="forbid", allow_inf_nan=False, ser_json_bytes="base64", val_json_bytes="base64", arbitrary_types_allowed=False
 )
@@ -69,12 +71,7 @@ class PayloadContract:
 
     def parse(self, document: object) -> type_of_json:
         """Check a JSON object that came over HTTP, and return it as `dump` would. Raises PayloadError."""
-        try:
-            if found := find_what_json_lacks(document):
-                raise PayloadError(self.actor_name, [found])
-            text = json.dumps(document, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise self._no_json(error) from None
+        text = check_json(document, self.actor_name)
         return self._to_json(self._check_sent(self.model.model_validate_json, text))
 
     def load(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -130,7 +127,7 @@ class PayloadContract:
         try:
             text = json.dumps(document)
         except (TypeError, ValueError, RecursionError) as error:
-            raise self._no_json(error) from None
+            raise _no_json(error, self.actor_name) from None
         ignore = None if "allow" in self.extras else "ignore"
         try:
             try:
@@ -168,16 +165,30 @@ class PayloadContract:
             raise PayloadError(self.actor_name, [found])
         return cast("type_of_json", document)
 
-    def _no_json(self, error: Exception) -> PayloadError:
-        problem = "is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
-        return PayloadError(self.actor_name, [("", problem)])
-
     def _refusal(self, error: ValidationError) -> PayloadError:
+        if (count := error.error_count()) > MOST_PROBLEMS:
+            # Listing a million would hold up all other threads for seconds.
+            return PayloadError(self.actor_name, [("", f"{count} problems, too many to list")])
         problems = [
             (_dotted(item["loc"]), item["msg"].removeprefix("Value error, "))
             for item in error.errors(include_url=False, include_context=False, include_input=False)
         ]
         return PayloadError(self.actor_name, problems)
+
+
+def check_json(document: object, actor_name: str) -> str:
+    """Return a JSON object that came from outside as text. Raises PayloadError for what JSON can't carry."""
+    try:
+        if found := find_what_json_lacks(document):
+            raise PayloadError(actor_name, [found])
+        return json.dumps(document, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _no_json(error, actor_name) from None
+
+
+def _no_json(error: Exception, actor_name: str) -> PayloadError:
+    problem = "is nested too deeply" if isinstance(error, RecursionError) else _first_line(error)
+    return PayloadError(actor_name, [("", problem)])
 
 
 def _check_parameter(
@@ -233,7 +244,8 @@ def _where_dumping_fails(payload: BaseModel) -> str:
 
 
 def _extra_fields(error: ValidationError) -> list[tuple[int | str, ...]]:
-    return [item["loc"] for item in error.errors(include_url=False) if item["type"] == "extra_forbidden"]
+    items = error.errors(include_url=False, include_context=False, include_input=False)
+    return [item["loc"] for item in items if item["type"] == "extra_forbidden"]
 
 
 def _dotted(path: tuple[int | str, ...]) -> str:

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from threading import Event
-from typing import Any
+from typing import Any, cast
 from uuid import NAMESPACE_URL, uuid5
 
 from dramatiq.errors import ActorNotFound
@@ -106,19 +106,22 @@ def load_table(name: str) -> tuple[Schedule, ...]:
     module_name, _, attribute = name.partition(":")
     try:
         table: Any = getattr(importlib.import_module(module_name), attribute)
-        if not all(isinstance(schedule, Schedule) for schedule in table):
+        if not isinstance(table, tuple | list):
+            raise TypeError("it is no tuple and no list")
+        if not all(isinstance(schedule, Schedule) for schedule in cast("list[Any]", table)):
             raise TypeError("not every item of it is a Schedule")
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SettingsError(
             f"CALLBOARD_SCHEDULES={name!r} is wrong: {error}; "
             "for example: CALLBOARD_SCHEDULES=mycompany.schedules:SCHEDULES"
         ) from None
-    names = [schedule.name for schedule in table]
+    schedules = cast("list[Schedule]", table)
+    names = [schedule.name for schedule in schedules]
     if twice := {each for each in names if names.count(each) > 1}:
         raise SettingsError(
             f"CALLBOARD_SCHEDULES={name!r} is wrong: two schedules are named {', '.join(sorted(twice))}"
         )
-    return tuple(table)
+    return tuple(schedules)
 
 
 def _message_of(broker: RedisBroker, schedule: Schedule) -> Message[Any]:

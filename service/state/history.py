@@ -8,9 +8,12 @@ from sqlalchemy import Engine, select
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, HistoryUnavailable
 from service.state.database import reaching
+from service.state.pause import Pause
 from service.state.snapshot import Snapshot
 from service.state.states import State, is_final
 from service.state.tables import jobs
+
+LOOK_UP_SECONDS = 2.5
 
 
 class History:
@@ -19,6 +22,8 @@ class History:
     def __init__(self, engine: Engine, broker: RedisBroker) -> None:
         self._engine = engine
         self._broker = broker
+        self._postgresql = Pause(HistoryUnavailable)
+        self._redis = Pause(lambda reason: BrokerUnavailable(reason, may_be_stored=False))
 
     def find(self, job_id: UUID) -> Snapshot | None:
         """Return a job as it is now, or None where nobody knows it.
@@ -34,12 +39,8 @@ class History:
             return live
         if stored is not None and is_final(stored.state):
             return stored
-        try:
-            live = self._live(job_id)
-        except BrokerUnavailable:
-            if stored is None:
-                raise
-            return stored
+        # Where Redis can't be asked this raises, whatever is stored: the job may have ended since, and been seen so.
+        live = self._live(job_id)
         if live is None:
             # The projector may have stored the job, and dropped it from Redis, between the two looks.
             return self._stored(job_id)
@@ -47,16 +48,17 @@ class History:
 
     def ping(self) -> None:
         """Raise HistoryUnavailable where the database does not answer."""
-        with reaching(self._engine), self._engine.connect() as connection:
+        with reaching(self._engine, LOOK_UP_SECONDS), self._engine.connect() as connection:
             connection.execute(select(1))
 
     def _stored(self, job_id: UUID) -> Snapshot | None:
-        with reaching(self._engine), self._engine.connect() as connection:
+        with self._postgresql.around(), reaching(self._engine, LOOK_UP_SECONDS), self._engine.connect() as connection:
             row = connection.execute(select(jobs).where(jobs.c.job_id == job_id)).mappings().one_or_none()
         return None if row is None else _snapshot_of(dict(row))
 
     def _live(self, job_id: UUID) -> Snapshot | None:
-        record = self._broker.find_record(str(job_id))
+        with self._redis.around():
+            record = self._broker.find_record(str(job_id))
         return None if record is None else Snapshot.from_event(record)
 
 

@@ -72,6 +72,14 @@ def test_an_alias_is_a_type_of_its_actor(client: TestClient) -> None:
     assert client.get(answer.json()["poll_url"]).json()["type"] == "parcel.send"
 
 
+def test_a_job_has_one_address_in_either_case(client: TestClient) -> None:
+    job_id = client.post("/jobs", json={"type": "count.up", "payload": {"n": 1}}).json()["job_id"]
+    assert client.get(f"/jobs/{job_id.upper()}").json()["job_id"] == job_id
+    for other in (f"{{{job_id}}}", f"urn:uuid:{job_id}", job_id.replace("-", "")):
+        answer = client.get(f"/jobs/{other}")
+        assert (answer.status_code, answer.json()["detail"]) == (404, f"Job {other} not found")
+
+
 @pytest.mark.parametrize("job_id", [str(uuid.uuid4()), "17", "x" * 100])
 def test_an_unknown_job_is_not_found(client: TestClient, job_id: str) -> None:
     answer = client.get(f"/jobs/{job_id}")
@@ -163,7 +171,7 @@ def test_without_redis_a_send_is_refused_and_says_whether_it_may_be_stored(
 
 
 def test_without_the_database_jobs_are_accepted_and_read_from_redis(app: Any, broker: RedisBroker) -> None:
-    app.state.history = History(engine_for("postgresql://nobody@127.0.0.1:1/none"), broker)
+    app = build_app(broker, History(engine_for("postgresql://nobody@127.0.0.1:1/none"), broker))
     with TestClient(app) as client:
         sent = client.post("/jobs", json={"type": "count.up", "payload": {"n": 1}})
         assert sent.status_code == 202

@@ -9,7 +9,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from service.observe.probe import Probe
+from service.errors import SettingsError
+from service.observe.probe import Probe, check_host
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_the_last_port_is_tried_too(caplog):
 
 
 def test_a_wrong_host_is_told_at_once():
-    with pytest.raises(OSError):
+    with pytest.raises(SettingsError, match=r"CALLBOARD_WORKER_HOST='[^']+' is wrong: "):
         Probe("192.0.2.1", 9191, lambda: True)  # an address of documentation: no machine has it
 
 
@@ -126,3 +127,11 @@ def test_a_stopped_probe_frees_its_port():
     again.start()
     again.stop()
     assert again.port == probe.port
+
+
+@pytest.mark.parametrize("host", ["no such host", "x" * 300, "::zz"])
+def test_a_host_that_can_not_be_resolved_is_told_with_its_variable(host):
+    with pytest.raises(SettingsError, match=r"^CALLBOARD_WORKER_HOST=.* is wrong: .*; for example: "):
+        check_host(host)
+    check_host("127.0.0.1")
+    check_host("localhost")

@@ -483,6 +483,9 @@ def test_a_teams_own_table_is_found(monkeypatch, tmp_path):
         "SCHEDULES = ['nightly']",
         "import no_such_module",
         "OTHER = ()",
+        "SCHEDULES = ''",
+        "SCHEDULES = {}",
+        'SCHEDULES = (Schedule(name, "x", Every(1)) for name in "ab")',
     ],
 )
 def test_a_table_that_can_not_be_read_is_told_with_its_variable(monkeypatch, tmp_path, text):

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 from pydantic import ValidationError
 
@@ -14,12 +18,26 @@ WRONG = [
     ("DATABASE_URL", "mysql://localhost/callboard", "must start with postgresql://"),
     ("DATABASE_URL", "postgresql://localhost:port/callboard", "the port must be a number"),
     ("DATABASE_URL", "postgresql://one:5432,two:5432/callboard", "the port must be a number"),
+    ("REDIS_URL", "redis://", "must name a host"),
+    ("REDIS_URL", "redis://:6379/0", "must name a host"),
+    ("REDIS_URL", "unix://", "must name the path of a socket"),
+    ("REDIS_URL", "redis://localhost?nonsense=1", "unknown option 'nonsense'"),
+    ("REDIS_URL", "redis://localhost?db=x", "Invalid value for 'db'"),
+    ("REDIS_URL", "redis://localhost?socket_timeout=abc", "the option 'socket_timeout' is the service's own"),
+    ("REDIS_URL", "redis://localhost?decode_responses=1", "the option 'decode_responses' is the service's own"),
+    ("REDIS_URL", "rediss://localhost?ssl_cert_reqs=maybe", "maybe"),
+    ("DATABASE_URL", "postgresql://", "must name a host"),
+    ("DATABASE_URL", "postgresql:///callboard", "must name a host"),
+    ("DATABASE_URL", "postgresql://localhost/callboard?nonsense=1", 'invalid URI query parameter: "nonsense"'),
+    ("DATABASE_URL", "postgresql://localhost/callboard?sslmode=maybe", "sslmode=maybe is none of disable"),
+    ("CALLBOARD_API_MAX_BODY_BYTES", "12", "greater than or equal to 1024"),
     ("CALLBOARD_NAMESPACE", "{callboard}", "must be 1 to 64 letters"),
     ("CALLBOARD_NAMESPACE", "x" * 65, "must be 1 to 64 letters"),
     ("CALLBOARD_LEASE_SECONDS", "half a minute", "valid number"),
     ("CALLBOARD_LEASE_SECONDS", "0.5", "greater than or equal to 1"),
     ("CALLBOARD_LEASE_SECONDS", "nan", "less than or equal to 86400"),
-    ("CALLBOARD_REDIS_TIMEOUT_SECONDS", "0", "greater than 0"),
+    ("CALLBOARD_REDIS_TIMEOUT_SECONDS", "0", "greater than or equal to 1.5"),
+    ("CALLBOARD_REDIS_TIMEOUT_SECONDS", "1", "greater than or equal to 1.5"),
     ("CALLBOARD_REDIS_TIMEOUT_SECONDS", "inf", "less than or equal to 60"),
     ("CALLBOARD_API_PORT", "eight thousand", "valid integer"),
     ("CALLBOARD_API_PORT", "0", "greater than or equal to 1"),
@@ -74,6 +92,11 @@ def test_every_setting_is_documented_with_an_example_that_works(monkeypatch, tmp
         ("DATABASE_URL", "host=localhost password=hunter2 user=callboard"),
         ("DATABASE_URL", "postgresql://user:hunter2@host:port/callboard"),
         ("DATABASE_URL", "postgresql+psycopg://user:hunter2@host/callboard"),
+        ("DATABASE_URL", "postgresql://user:sec@hunter2@host:5/callboard"),
+        ("DATABASE_URL", "postgresql://user:5/sec@hunter2@host:5/callboard"),
+        ("DATABASE_URL", "postgresql://user:hunter2@host/callboard?nonsense=1"),
+        ("REDIS_URL", "redis://user:sec@hunter2@host:6379/0"),
+        ("REDIS_URL", "redis://user:hunter2@host:6379/0?nonsense=1"),
         ("CALLBOARD_SMTP_PASSWORD", "hunter2"),
     ],
 )
@@ -83,6 +106,16 @@ def test_a_password_is_never_shown(monkeypatch, variable, value):
         load_settings()
     assert "hunter2" not in str(refused.value)
     assert variable in str(refused.value)
+
+
+@pytest.mark.parametrize("variable", ["REDIS_URL", "DATABASE_URL"])
+def test_an_at_sign_in_a_password_is_refused_with_the_way_to_write_it(monkeypatch, variable):
+    scheme = {"REDIS_URL": "redis", "DATABASE_URL": "postgresql"}[variable]
+    monkeypatch.setenv(variable, f"{scheme}://u:sec@ret@host:5/0")
+    with pytest.raises(SettingsError, match="written %40"):
+        load_settings()
+    monkeypatch.setenv(variable, f"{scheme}://u:sec%40ret@host:5/0")
+    load_settings()
 
 
 def test_masking_leaves_what_is_no_secret():
@@ -147,7 +180,9 @@ def test_what_is_needed_and_not_set_is_told_with_an_example():
         ("REDIS_URL", "rediss://user:p%2Fw@redis.example.com:6380/1"),
         ("REDIS_URL", "redis://[::1]:6379"),
         ("REDIS_URL", "unix:///run/redis.sock?db=1"),
+        ("REDIS_URL", "rediss://redis.example.com?ssl_cert_reqs=none&health_check_interval=30"),
         ("DATABASE_URL", "postgres://db.example.com/callboard"),
+        ("DATABASE_URL", "postgresql://db.example.com/callboard?sslmode=verify-full&application_name=jobs"),
         ("DATABASE_URL", "postgresql:///callboard?host=/run/postgresql"),
         ("CALLBOARD_LOG_LEVEL", "debug"),
         ("CALLBOARD_LEASE_SECONDS", "1"),
@@ -178,3 +213,22 @@ def test_actor_modules_are_a_list_of_names(monkeypatch):
     assert load_settings().actor_modules == ["actors"]
     monkeypatch.setenv("CALLBOARD_ACTORS", " mycompany.jobs, ,actors,")
     assert load_settings().actor_modules == ["mycompany.jobs", "actors"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("REDIS_URL", "redis://localhost?nonsense=1"),
+        ("CALLBOARD_ACTORS", "../x"),
+        ("CALLBOARD_ACTORS", "actors/email"),
+        ("CALLBOARD_WORKER_HOST", "no such host"),
+    ],
+)
+def test_a_worker_with_a_wrong_setting_ends_with_78_and_its_variable_s_name(variable, value):
+    variables = {**os.environ, "REDIS_URL": "redis://localhost", variable: value}
+    ended = subprocess.run(
+        [sys.executable, "-c", "import service.actors"], env=variables, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == os.EX_CONFIG
+    assert ended.stderr.startswith(f"{variable}={value!r} is wrong: ")
+    assert "Traceback" not in ended.stderr
