@@ -8,7 +8,7 @@ import sys
 import dramatiq
 
 from service.broker import broker
-from service.errors import SettingsError
+from service.errors import DeclarationError, SettingsError
 from service.observe.logs import configure_logs
 from service.observe.probe import check_host
 from service.settings import get_settings
@@ -50,7 +50,7 @@ def compose() -> None:
 
 try:
     compose()
-except SettingsError as error:
-    # Dramatiq would show a traceback; what is wrong is the environment, not the code.
+except (SettingsError, DeclarationError) as error:
+    # The message says where and what; Dramatiq would bury it in a traceback.
     print(error, file=sys.stderr)
     sys.exit(os.EX_CONFIG)
