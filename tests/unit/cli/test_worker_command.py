@@ -44,5 +44,5 @@ def test_an_unknown_queue_is_told_with_the_known_ones():
     argv = [sys.executable, "-m", "service.cli", "worker", "mails"]
     env = os.environ | {"REDIS_URL": "redis://127.0.0.1:1/0"}
     done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert done.stderr.startswith("Unknown queue 'mails'; known queues: email")
