@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 READY = "ready\n"
 
@@ -37,14 +38,15 @@ def in_background(log: Path, supervise: Callable[[Callable[[str], None]], int]) 
 def _be_background(log: Path, writer: int, supervise: Callable[[Callable[[str], None]], int]) -> int:
     os.setsid()
     _redirect(log)
+    waiting = os.fdopen(writer, "w", encoding="utf-8")
 
     def on_ready(text: str) -> None:
         print(text, flush=True)
-        _tell(writer, READY + text)
+        _tell(waiting, READY + text)
 
     def on_failure(text: str) -> None:
         print(text, flush=True)
-        _tell(writer, text)
+        _tell(waiting, text)
 
     from service.errors import CallboardError, SettingsError
 
@@ -60,11 +62,13 @@ def _be_background(log: Path, writer: int, supervise: Callable[[Callable[[str], 
         return 1
 
 
-def _tell(writer: int, text: str) -> None:
-    # The command that waited may have been killed; that is no reason for the service to end.
-    with contextlib.suppress(BrokenPipeError):
-        os.write(writer, text.encode())
-    os.close(writer)
+def _tell(waiting: TextIO, text: str) -> None:
+    if waiting.closed:
+        # The command has had its word and is gone.
+        return
+    # It may have been killed while it waited; that is no reason for the service to end.
+    with contextlib.suppress(BrokenPipeError), waiting:
+        waiting.write(text)
 
 
 def _redirect(log: Path) -> None:
