@@ -1,130 +1,81 @@
-"""The consumer: fetches the messages of one queue, hands them to Dramatiq's worker, and settles them."""
+"""The consumer: fetches the messages of one queue, hands them to Dramatiq's worker, and passes on how they ended."""
 
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import redis
 from dramatiq.broker import Consumer, MessageProxy
-from dramatiq.common import compute_backoff
-from dramatiq.errors import ConnectionClosed
-from dramatiq.message import Message
 
-from service.broker.messages import copy_message, decode_message
-from service.broker.outcome import Dead, Failure, Outcome
+from service.broker.delivery import Delivery
+from service.broker.outcome import Dead, Failure
 
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
 
 
-class Delivery(MessageProxy):
-    """A message in a worker's hands. `outcome` is set by the chain before the worker settles it."""
-
-    outcome: Outcome | None = None
-    _message: Message[Any]
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first run."""
-        return int(self.options.get("retries", 0)) + 1
-
-    @property
-    def redis_message_id(self) -> str:
-        """The id of this copy of the message: a retry of the job is another copy."""
-        return self.options["redis_message_id"]
-
-    def encode(self) -> bytes:
-        """The message as it is stored."""
-        return self._message.encode()
-
-    def copy_for_retry(self, traceback: str) -> Message[Any]:
-        """The message of the next attempt."""
-        return copy_message(self._message, options={"retries": self.attempt, "traceback": traceback})
-
-    def failure(self) -> Failure | None:
-        """What the worker says went wrong, where it rejected the message itself, such as for an unknown actor."""
-        return Failure.of(self._exception) if self._exception else None
-
-
 class QueueConsumer(Consumer):
-    """Iterates over one queue, or over one delay queue. None means that there is nothing now."""
+    """Iterates over one queue. None means that there is nothing now.
 
-    def __init__(self, broker: "RedisBroker", queue: str, prefetch: int, timeout_ms: int) -> None:
-        self.broker = broker
-        self.queue = queue
-        self.prefetch = prefetch
-        self.timeout_ms = timeout_ms
-        self._fetched: deque[bytes] = deque()
-        self._held: set[str] = set()
-        self._misses = 0
+    It asks Redis when it is woken, when something comes due or lapses, and at least every third of a lease.
+    """
+
+    def __init__(self, broker: "RedisBroker", queue: str, timeout_ms: int) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._timeout_seconds = timeout_ms / 1000
+        self._fetched: deque[Delivery] = deque()
+        self._poll_at = 0.0
+        self._seen = -1
         broker.link.consumer_started(queue)
 
-    @property
-    def _is_delay_queue(self) -> bool:
-        return self.queue in self.broker.delay_queues
-
     def __next__(self) -> Delivery | None:
-        if not self._fetched:
+        if not self._fetched and self._is_time():
             self._fetch()
-        if not self._fetched:
-            self._misses, backoff_ms = compute_backoff(self._misses, max_backoff=self.timeout_ms)
-            time.sleep(backoff_ms / 1000)
-            return None
-        self._misses = 0
-        delivery = Delivery(decode_message(self._fetched.popleft()))
-        self._held.add(delivery.redis_message_id)
-        return delivery
+        return self._fetched.popleft() if self._fetched else None
 
     def ack(self, message: MessageProxy) -> None:
-        """Settle a message that did not die. Raises ConnectionClosed, upon which the worker tries again."""
-        self._settle(message)
+        """Pass on the outcome of a message that did not die."""
+        assert isinstance(message, Delivery)
+        self._broker.finish(message)
 
     def nack(self, message: MessageProxy) -> None:
-        """Settle a message that died. Raises ConnectionClosed, upon which the worker tries again."""
+        """Pass on the death of a message."""
         assert isinstance(message, Delivery)
         if not isinstance(message.outcome, Dead):
             message.outcome = Dead(message.failure() or Failure("Rejected", "The worker rejected the message", ""))
-        self._settle(message)
+        self._broker.finish(message)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Give back messages that were fetched and not started."""
-        ids = [message.options["redis_message_id"] for message in messages]
-        if not ids:
-            return
-        try:
-            self.broker.requeue(self.queue, ids)
-        except redis.RedisError as error:
-            raise ConnectionClosed(error) from None
-        for message_id in ids:
-            self._let_go(message_id)
+        self._broker.release([message for message in messages if isinstance(message, Delivery)])
 
-    def _settle(self, message: MessageProxy) -> None:
-        assert isinstance(message, Delivery)
-        try:
-            self.broker.settle(message, self.queue)
-        # Whatever Redis says (gone, loading, read-only, full), the outcome is kept here and settled later.
-        except redis.RedisError as error:
-            raise ConnectionClosed(error) from None
-        self._let_go(message.redis_message_id)
+    def close(self) -> None:
+        """Give back what was fetched and not handed over."""
+        self._broker.release(list(self._fetched))
+        self._fetched.clear()
 
-    def _let_go(self, message_id: str) -> None:
-        if message_id in self._held:
-            self._held.discard(message_id)
-            if not self._is_delay_queue:
-                self.broker.slots.give_back(self.queue)
+    def _is_time(self) -> bool:
+        remaining = self._poll_at - time.monotonic()
+        if remaining > 0:
+            self._broker.wakeups.wait(self._queue, self._seen, min(remaining, self._timeout_seconds))
+        return time.monotonic() >= self._poll_at or self._broker.wakeups.count(self._queue) != self._seen
 
     def _fetch(self) -> None:
-        wanted = self.prefetch - len(self._held) if self._is_delay_queue else self.broker.slots.take(self.queue)
+        self._seen = self._broker.wakeups.count(self._queue)
+        wanted = self._broker.slots.take(self._queue)
         if wanted <= 0:
+            # Whoever finishes a job of this queue calls.
+            self._poll_at = time.monotonic() + self._timeout_seconds
             return
-        messages: list[bytes] = []
+        deliveries: list[Delivery] = []
         try:
-            messages = self.broker.fetch(self.queue, wanted)
-            self.broker.link.succeeded(self.queue)
+            deliveries, wait_seconds = self._broker.fetch(self._queue, wanted)
+            self._broker.link.succeeded(self._queue)
+            self._poll_at = 0.0 if deliveries else time.monotonic() + wait_seconds
         except redis.RedisError as error:
-            time.sleep(self.broker.link.failed(self.queue, error))
+            self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)
         finally:
-            if not self._is_delay_queue:
-                self.broker.slots.give_back(self.queue, wanted - len(messages))
-        self._fetched.extend(messages)
+            self._broker.slots.give_back(self._queue, wanted - len(deliveries))
+        self._fetched.extend(deliveries)

@@ -1,50 +1,82 @@
-"""The names of our Redis keys. The part in braces is the hash tag: keys of one queue share a cluster slot."""
+"""The names of our Redis keys. The part in braces is the hash tag: all keys of one queue are in one cluster slot."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one queue in one namespace.
-
-    `list_of`, `messages_of` and so on are the layout of Dramatiq's own Redis broker, which still moves the messages;
-    `events`, `job` and `sent` are ours.
-    """
+    """The keys of one queue in one namespace. An entry is one message in the queue; its name is mostly its job's id."""
 
     namespace: str
     queue: str
 
+    def _key(self, name: str) -> str:
+        return f"{{{self.namespace}:{self.queue}}}:{name}"
+
     @property
-    def events(self) -> str:
-        """Stream: one entry for each transition of a job."""
-        return f"{{{self.namespace}:{self.queue}}}:events"
+    def ready(self) -> str:
+        """Sorted set: entries that may start, by priority and then by the original send."""
+        return self._key("ready")
 
-    def job(self, job_id: str) -> str:
-        """Hash: what is known of one job, until its final state is in the database."""
-        return f"{{{self.namespace}:{self.queue}}}:job:{job_id}"
+    @property
+    def delayed(self) -> str:
+        """Sorted set: entries that wait, by due time in milliseconds."""
+        return self._key("delayed")
 
-    def sent(self, job_id: str) -> str:
-        """String with an expiry: this job was sent, and is not to be sent again before then."""
-        return f"{{{self.namespace}:{self.queue}}}:sent:{job_id}"
+    @property
+    def messages(self) -> str:
+        """Hash: entry to its header and message, from the send until it is settled for good."""
+        return self._key("messages")
 
-    def list_of(self, queue: str) -> str:
-        """List: message ids that wait. `queue` is this queue, or its delay queue."""
-        return f"{self.namespace}:{queue}"
+    @property
+    def leases(self) -> str:
+        """Hash: entry to `token started_ms worker` of the delivery that holds it."""
+        return self._key("leases")
 
-    def messages_of(self, queue: str) -> str:
-        """Hash: message id to encoded message."""
-        return f"{self.namespace}:{queue}.msgs"
+    @property
+    def deadlines(self) -> str:
+        """Sorted set: entries that are held, by the time at which their lease ends."""
+        return self._key("deadlines")
 
-    def held_by(self, broker_id: str, queue: str) -> str:
-        """Set: ids of the messages that one worker process has fetched and not settled."""
-        return f"{self.namespace}:__acks__.{broker_id}.{queue}"
+    @property
+    def lapses(self) -> str:
+        """Hash: entry to the number of its deliveries whose worker died."""
+        return self._key("lapses")
 
     @property
     def dead(self) -> str:
-        """Sorted set: ids of dead letters by the time of death."""
-        return f"{self.namespace}:{self.queue}.XQ"
+        """Sorted set: dead letters by the time of death."""
+        return self._key("dead")
 
     @property
     def dead_messages(self) -> str:
-        """Hash: id to encoded message of a dead letter."""
-        return f"{self.namespace}:{self.queue}.XQ.msgs"
+        """Hash: dead letter to its record, JSON."""
+        return self._key("dead-messages")
+
+    @property
+    def finals(self) -> str:
+        """Hash: job to its final event, until that is in the database."""
+        return self._key("finals")
+
+    @property
+    def events(self) -> str:
+        """Stream: what happened. An entry may carry the events of many jobs."""
+        return self._key("events")
+
+    @property
+    def counter(self) -> str:
+        """Number: counts sends and deliveries. Orders sends, and fences deliveries."""
+        return self._key("counter")
+
+    @property
+    def waiters(self) -> str:
+        """Sorted set: idle worker processes, by the time until which they can be woken."""
+        return self._key("waiters")
+
+    def producer(self, producer: str) -> str:
+        """String with an expiry: the number of a producer's newest send."""
+        return self._key(f"producer:{producer}")
+
+    def sent(self, job_id: str) -> str:
+        """String with an expiry: this job was sent, and is not to be sent again before then."""
+        return self._key(f"sent:{job_id}")

@@ -62,7 +62,14 @@ class RetryLater:
     failure: Failure
 
 
-Outcome = Succeeded | Dead | RetryLater
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process of its own in which a suspect ran has died: no attempt is counted, but a delivery."""
+
+    failure: Failure
+
+
+Outcome = Succeeded | Dead | RetryLater | Crashed
 
 
 def succeeded(result: object) -> Succeeded:

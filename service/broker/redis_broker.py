@@ -1,70 +1,85 @@
-"""The broker: Dramatiq's Redis broker, with each move of a message and its event in one script.
+"""The broker: a Dramatiq broker whose every move of a message is one script on the server's own time.
 
-Dramatiq's scripts still fetch, give back and watch over heartbeats. Sending and settling are ours, so that the history
-can't disagree with the queue, and a retry can't be lost between its two halves.
+What happens in Redis is in `scripts/`, how they are called in `wire.py`; here is how a process uses them.
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from time import monotonic, sleep
 from typing import Any, cast
 from uuid import UUID, uuid4
 
 import redis
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker, Consumer
-from dramatiq.brokers.redis import RedisBroker as StockRedisBroker
-from dramatiq.brokers.redis import _scripts  # pyright: ignore[reportPrivateUsage, reportUnknownVariableType]
-from dramatiq.common import current_millis, dq_name
-from dramatiq.errors import ActorNotFound
+from dramatiq.errors import ActorNotFound, DecodeError, QueueJoinTimeout
 from dramatiq.message import Message
-from dramatiq.middleware import Middleware
+from dramatiq.middleware import Middleware, MiddlewareError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from service.broker.consumer import Delivery, QueueConsumer
-from service.broker.keys import Keys
+from service.broker.consumer import QueueConsumer
+from service.broker.delivery import Delivery, Lease
+from service.broker.holdings import Holdings
 from service.broker.link import Link
-from service.broker.messages import copy_message
-from service.broker.outcome import Dead, RetryLater, Succeeded
-from service.broker.scripts import source
+from service.broker.messages import decode_message
+from service.broker.outcome import Failure
+from service.broker.producer import Producer
+from service.broker.renewal import Renewal
+from service.broker.settlement import Settlement, dead, postponed, released, settlement_of
+from service.broker.settler import Settler
 from service.broker.slots import Slots
+from service.broker.wakeups import Wakeups
+from service.broker.wire import Row, Wire
+from service.broker.worker_life import WorkerLife
 from service.errors import BrokerUnavailable, DeclarationError
 from service.queues import QUEUES, policy_of
 from service.settings import Settings, mask
 
-#: The scripts of Dramatiq that still move messages.
-STOCK_SCRIPTS = cast("dict[str, bytes]", _scripts)
+#: Where a message of an actor that this process does not know says nothing.
+DEFAULT_PRIORITY = 5
+DEFAULT_MAX_DELIVERIES = 3
+SEND_BATCH = 500
+UNKNOWN_ACTOR_DELAY_MS = 2000
+#: How often to ask for work while nothing can wake this process.
+UNSUBSCRIBED_POLL_SECONDS = 1.0
 
 
-class RedisBroker(StockRedisBroker):
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """What became of the messages of one `send_many`: the stored ones, and the others with the reason."""
+
+    stored: list[Message[Any]]
+    failed: list[tuple[Message[Any], BrokerUnavailable]]
+
+
+class RedisBroker(Broker):
     """Reads its settings, and connects, when it is first used: importing an actor needs neither."""
 
-    # Dead workers are looked for in one of ten commands: an idle worker sends some a second.
-    maintenance_chance = 100_000
-    dead_message_ttl = 7 * 24 * 3600 * 1000
-
     def __init__(self, settings: Callable[[], Settings], middleware: list[Middleware]) -> None:
-        self.broker_id = str(uuid4())
+        self.worker_id = uuid4().hex
         self.aliases: dict[str, str] = {}
         self.slots = Slots()
+        self.holdings: dict[str, Holdings] = defaultdict(Holdings)
+        self.draining = False
         self._settings = settings
-        Broker.__init__(self, middleware=[*middleware, _WorkerThreads()])
-        self.queues: set[str] = set()
+        self._producer = Producer()
+        self._hooks: dict[str, list[Callable[..., None]]] = {}
+        super().__init__(middleware=[*middleware, WorkerLife(self)])
+        self.queues: dict[str, None] = {}
 
     @cached_property
     def namespace(self) -> str:
         return self._settings().namespace
 
     @cached_property
-    def heartbeat_timeout(self) -> int:
-        lease_seconds = self._settings().lease_seconds or max(policy.lease_seconds for policy in QUEUES.values())
-        return int(lease_seconds * 1000)
-
-    @cached_property
     def client(self) -> Any:
         """The Redis client, whose own types say of each reply that it may be awaitable, and so help nobody.
 
-        A command is never repeated by it: what may be repeated is decided by the caller."""
+        A command is never repeated by it: what may be repeated is decided by the caller.
+        """
         settings = self._settings()
         return cast("Any", redis.Redis).from_url(
             settings.require_redis_url(),
@@ -74,13 +89,24 @@ class RedisBroker(StockRedisBroker):
         )
 
     @cached_property
-    def scripts(self) -> dict[str, Any]:
-        sources: dict[str, Any] = {**STOCK_SCRIPTS, **{name: source(name) for name in ("enqueue", "start", "settle")}}
-        return {name: self.client.register_script(text) for name, text in sources.items()}
+    def wire(self) -> Wire:
+        return Wire(self.client, self.namespace, self.worker_id)
 
     @cached_property
     def link(self) -> Link:
         return Link(where=self.where)
+
+    @cached_property
+    def wakeups(self) -> Wakeups:
+        return Wakeups(self.client, f"{self.namespace}:wake:{self.worker_id}")
+
+    @cached_property
+    def settler(self) -> Settler:
+        return Settler(self.settle, lambda: self.slots.is_idle)
+
+    @cached_property
+    def renewal(self) -> Renewal:
+        return Renewal(self.holdings, self.renew, min(map(self._lease_seconds, QUEUES)) / 3)
 
     @property
     def where(self) -> str:
@@ -88,10 +114,15 @@ class RedisBroker(StockRedisBroker):
         options = self.client.connection_pool.connection_kwargs
         return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
 
+    # Declaring
+
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue of the table. Raises DeclarationError for any other."""
         policy_of(queue_name)
-        super().declare_queue(queue_name)
+        if queue_name not in self.queues:
+            self.emit_before("declare_queue", queue_name)
+            self.queues[queue_name] = None
+            self.emit_after("declare_queue", queue_name)
 
     def is_named(self, name: str) -> bool:
         """Whether an actor has this name, or answers to it."""
@@ -115,13 +146,13 @@ class RedisBroker(StockRedisBroker):
         except KeyError:
             raise ActorNotFound(actor_name) from None
 
-    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
-        """Return a consumer. `prefetch` bounds what is held of a delay queue; the table of queues bounds the rest."""
-        return QueueConsumer(self, queue_name, prefetch, timeout)
+    # Sending
 
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
         """Send a message, `delay` in milliseconds. Raises BrokerUnavailable."""
+        self.emit_before("enqueue", message, delay)
         self.send(message, delay_ms=delay)
+        self.emit_after("enqueue", message, delay)
         return message
 
     def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool:
@@ -130,94 +161,139 @@ class RedisBroker(StockRedisBroker):
         Of several sends of one message id within `once_within_seconds`, whoever makes them, the first is stored.
         Raises BrokerUnavailable.
         """
-        UUID(message.message_id)  # the database's key: anything else would fail out of the sender's sight
-        queue = message.queue_name if delay_ms is None else dq_name(message.queue_name)
-        copy = self._copy_for(message, queue, delay_ms)
-        state = "pending" if delay_ms is None else "scheduled"
-        self.emit_before("enqueue", copy, delay_ms)
-        keys = Keys(self.namespace, message.queue_name)
-        stored = self._run_for_sender(
-            "enqueue",
-            keys=[
-                keys.job(message.message_id),
-                keys.events,
-                keys.list_of(queue),
-                keys.messages_of(queue),
-                keys.sent(message.message_id),
-            ],
-            args=[
-                copy.options["redis_message_id"],
-                copy.encode(),
-                once_within_seconds,
-                state,
-                *_identity(message),
-            ],
-        )
-        self.emit_after("enqueue", copy, delay_ms)
-        return bool(stored)
+        return self._send_rows(message.queue_name, [self._row(message, delay_ms)], once_within_seconds)
 
-    def fetch(self, queue: str, count: int) -> list[bytes]:
-        """Take up to `count` messages off a queue and hold them. Raises redis.RedisError."""
-        return self._stock("fetch", queue, count)
+    def send_many(self, messages: Sequence[Message[Any]], *, delay_ms: int | None = None) -> SendReport:
+        """Send messages in few round trips, and report which are stored. Raises nothing for an outage."""
+        by_queue: dict[str, list[Message[Any]]] = defaultdict(list)
+        for message in messages:
+            by_queue[message.queue_name].append(message)
+        report = SendReport([], [])
+        for queue, own in by_queue.items():
+            for start in range(0, len(own), SEND_BATCH):
+                batch = own[start : start + SEND_BATCH]
+                try:
+                    self._send_rows(queue, [self._row(message, delay_ms) for message in batch])
+                    report.stored.extend(batch)
+                except BrokerUnavailable as error:
+                    report.failed.extend((message, error) for message in batch)
+        return report
 
-    def requeue(self, queue: str, message_ids: list[str]) -> None:
-        """Give back messages that this process holds. Raises redis.RedisError."""
-        self._stock("requeue", queue, *message_ids)
-
-    def record_start(self, delivery: Delivery) -> None:
-        """Record that a job runs. Raises redis.RedisError."""
-        keys = Keys(self.namespace, delivery.queue_name)
-        args = [*_identity(delivery), "attempt", delivery.attempt]
-        self.scripts["start"](keys=[keys.job(delivery.message_id), keys.events], args=args)
-
-    def settle(self, delivery: Delivery, queue: str) -> bool:
-        """Carry out a delivery's outcome. Returns False where this process did not hold it any more.
-
-        `queue` is the one that it was fetched from: its own, or its delay queue. Raises redis.RedisError.
-        """
-        own = delivery.queue_name.removesuffix(".DQ")
-        keys = Keys(self.namespace, own)
-        identity = _identity(delivery)
-        target, target_messages = keys.dead, keys.dead_messages
-        args: list[str | bytes | int] = [delivery.redis_message_id]
-        match delivery.outcome:
-            case None:
-                args += ["done", "", "", ""]
-            case Succeeded(result):
-                args += ["done", "", "", "succeeded", *identity, "result", result]
-            case Dead(failure):
-                args += ["dead", "", delivery.encode(), "dead", *identity, "error", failure.to_json()]
-            case RetryLater(message, delay_ms, failure):
-                delayed = dq_name(own)
-                target, target_messages = keys.list_of(delayed), keys.messages_of(delayed)
-                copy = self._copy_for(message, delayed, delay_ms)
-                args += ["retry", copy.options["redis_message_id"], copy.encode(), "retrying"]
-                args += [*identity, "error", failure.to_json()]
-        held = self.scripts["settle"](
-            keys=[
-                keys.job(delivery.message_id),
-                keys.events,
-                keys.held_by(self.broker_id, queue),
-                keys.messages_of(queue),
-                target,
-                target_messages,
-            ],
-            args=args,
-        )
-        return bool(held)
-
-    def find_record(self, job_id: str) -> dict[str, str] | None:
-        """Return what Redis knows of a job whose final state is not in the database yet. Raises BrokerUnavailable."""
+    def _send_rows(self, queue: str, rows: Sequence[Row], once_within_seconds: int = 0) -> bool:
         try:
-            with self.client.pipeline(transaction=False) as pipeline:
-                for queue in QUEUES:
-                    pipeline.hgetall(Keys(self.namespace, queue).job(job_id))
-                found = [record for record in pipeline.execute() if record]
+            return self.wire.enqueue(queue, rows, self._producer.next_send(), once_within_seconds)
         except redis.RedisError as error:
             raise self._unavailable(error) from error
-        if not found:
+
+    def _row(self, message: Message[Any], delay_ms: int | None) -> Row:
+        UUID(message.message_id)  # the database's key: anything else would fail out of the sender's sight
+        actor = self._known_actor(message.actor_name)
+        priority = int(message.options.get("priority", actor.priority if actor else DEFAULT_PRIORITY))
+        return Row(
+            entry=message.message_id,
+            actor=message.actor_name,
+            priority=min(max(priority, 0), 9),
+            delay_ms=None if delay_ms is None else max(int(delay_ms), 0),
+            attempt=int(message.options.get("retries", 0)) + 1,
+            max_deliveries=actor.options.get("max_deliveries", DEFAULT_MAX_DELIVERIES)
+            if actor
+            else DEFAULT_MAX_DELIVERIES,
+            data=message.encode(),
+        )
+
+    def _known_actor(self, name: str) -> Actor[..., Any] | None:
+        return cast("dict[str, Actor[..., Any]]", self.actors).get(self.aliases.get(name, name))
+
+    # Working
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
+        """Return a consumer. The table of queues bounds what it holds, whatever `prefetch` says."""
+        return QueueConsumer(self, queue_name, timeout)
+
+    def fetch(self, queue: str, count: int) -> tuple[list[Delivery], float]:
+        """Lease up to `count` messages. Returns them, and the seconds after which to ask again where there is none.
+
+        Raises redis.RedisError.
+        """
+        if self.draining:
+            return [], UNSUBSCRIBED_POLL_SECONDS
+        lease_seconds = self._lease_seconds(queue)
+        poll_seconds = lease_seconds / 3
+        wakeable_ms = int(poll_seconds * 1000) + 1000 if self.wakeups.subscribed else 0
+        if not wakeable_ms:
+            poll_seconds = min(poll_seconds, UNSUBSCRIBED_POLL_SECONDS)
+        fetched = self.wire.fetch(queue, count, lease_ms=int(lease_seconds * 1000), wakeable_ms=wakeable_ms)
+        if fetched.soonest_ms is not None:
+            poll_seconds = min(poll_seconds, fetched.soonest_ms / 1000)
+        self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
+        opened = [self._open(*message) for message in fetched.messages]
+        return [delivery for delivery in opened if delivery], poll_seconds
+
+    def _open(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
+        try:
+            message = decode_message(data)
+        except DecodeError as error:
+            self.settler.add(dead(lease, actor_name, Failure.of(error), data))
             return None
-        return {key.decode(): value.decode() for key, value in found[0].items()}
+        message.options.pop("eta", None)  # Redis has waited for it
+        actor = self._known_actor(message.actor_name)
+        if actor is None:
+            return self._unless_postponed(Delivery(message, lease))
+        if actor.options.get("max_deliveries", lease.max_deliveries) != lease.max_deliveries:
+            # The sender may not have known the actor.
+            lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
+            self.holdings[lease.queue].add([lease])
+        return Delivery(message, lease)
+
+    def _unless_postponed(self, delivery: Delivery) -> Delivery | None:
+        # In a rolling deployment a worker of the next release knows the actor: it gets its chance first.
+        waited = int(delivery.options.get("unknown_for_ms", 0))
+        if waited >= self._settings().unknown_actor_seconds * 1000:
+            return delivery
+        delivery.options["unknown_for_ms"] = waited + UNKNOWN_ACTOR_DELAY_MS
+        self.logger.warning("No actor %r here: the job is left to others for a while", delivery.actor_name)
+        self.settler.add(postponed(delivery, UNKNOWN_ACTOR_DELAY_MS))
+        return None
+
+    def finish(self, delivery: Delivery) -> None:
+        """Take a delivery's outcome; it is settled soon. Never raises for an outage."""
+        queue = delivery.lease.queue
+        self.holdings[queue].finished(delivery)
+        for waiting in self.slots.finished(queue):
+            self.wakeups.wake(waiting)
+        self.settler.add(settlement_of(delivery))
+
+    def release(self, deliveries: Iterable[Delivery]) -> None:
+        """Give back what was fetched and not started: to its place, and with no attempt counted."""
+        for delivery in deliveries:
+            self.slots.give_back(delivery.lease.queue)
+            self.settler.add(released(delivery))
+
+    def settle(self, queue: str, batch: Sequence[Settlement]) -> None:
+        """Settle entries of one queue now. Raises redis.RedisError."""
+        refused = self.wire.settle(queue, batch)
+        self.holdings[queue].remove([settlement.lease for settlement in batch])
+        for entry in refused:
+            self.logger.warning("The lease had ended: the outcome of %s is refused", entry)
+
+    def renew(self, queue: str, leases: Sequence[Lease]) -> list[str]:
+        """Extend leases of one queue. Returns the entries that are lost. Raises redis.RedisError."""
+        return self.wire.renew(queue, leases, lease_ms=int(self._lease_seconds(queue) * 1000))
+
+    def _lease_seconds(self, queue: str) -> float:
+        return self._settings().lease_seconds or policy_of(queue).lease_seconds
+
+    # Looking
+
+    def find_record(self, job_id: str) -> dict[str, str] | None:
+        """Return what Redis knows of a job whose final state is not in the database yet: an event of `events.read`.
+
+        Raises BrokerUnavailable.
+        """
+        try:
+            return self.wire.find(job_id)
+        except redis.RedisError as error:
+            raise self._unavailable(error) from error
 
     def ping(self) -> None:
         """Raise BrokerUnavailable where Redis does not answer."""
@@ -226,25 +302,60 @@ class RedisBroker(StockRedisBroker):
         except redis.RedisError as error:
             raise self._unavailable(error) from error
 
+    def join(self, queue_name: str, *, interval: int = 100, timeout: int | None = None) -> None:
+        """Wait until a queue has nothing left. For tests. Raises QueueJoinTimeout."""
+        deadline = None if timeout is None else monotonic() + timeout / 1000
+        while self.wire.backlog(queue_name):
+            if deadline is not None and monotonic() >= deadline:
+                raise QueueJoinTimeout(queue_name)
+            sleep(interval / 1000)
+
+    def flush(self, queue_name: str) -> None:
+        """Drop everything of a queue but its history. For tests."""
+        self.wire.purge(queue_name)
+
+    def flush_all(self) -> None:
+        """Drop everything of all declared queues but their history. For tests."""
+        for queue in self.queues:
+            self.flush(queue)
+
     def close(self) -> None:
+        if "wire" in self.__dict__:
+            self.wire.close()
         if "client" in self.__dict__:
             self.client.close()
 
-    def _stock(self, command: str, queue: str, *args: Any) -> Any:
-        return cast("Any", self)._dispatch(command)(queue, *args)
+    def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """Call the middleware that has this hook. A MiddlewareError ends the signal; others are logged."""
+        for hook in self._hooks_of(f"before_{signal}"):
+            try:
+                hook(self, *args, **kwargs)
+            except MiddlewareError:
+                raise
+            except Exception:
+                self.logger.critical("Unexpected failure in before_%s of %r.", signal, hook, exc_info=True)
 
-    def _copy_for(self, message: Message[Any], queue: str, delay_ms: int | None) -> Message[Any]:
-        # A retry is a further message of the same job, so the message id alone can't name it in Redis.
-        options: dict[str, Any] = {"redis_message_id": str(uuid4())}
-        if delay_ms is not None:
-            options["eta"] = current_millis() + delay_ms
-        return copy_message(message, queue_name=queue, options=options)
+    def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """Call the middleware that has this hook, the last first. Errors are logged."""
+        for hook in reversed(self._hooks_of(f"after_{signal}")):
+            try:
+                hook(self, *args, **kwargs)
+            except Exception:
+                self.logger.critical("Unexpected failure in after_%s of %r.", signal, hook, exc_info=True)
 
-    def _run_for_sender(self, script: str, *, keys: list[str], args: list[Any]) -> Any:
-        try:
-            return self.scripts[script](keys=keys, args=args)
-        except redis.RedisError as error:
-            raise self._unavailable(error) from error
+    def add_middleware(self, middleware: Middleware, **position: Any) -> None:
+        """Add a middleware, as in Dramatiq."""
+        super().add_middleware(middleware, **position)
+        self._hooks.clear()
+
+    def _hooks_of(self, name: str) -> list[Callable[..., None]]:
+        # Most middleware has few hooks, and a job meets four signals: only those that do something are called.
+        hooks = self._hooks.get(name)
+        if hooks is None:
+            base = getattr(Middleware, name)
+            own = [middleware for middleware in self.middleware if getattr(type(middleware), name, base) is not base]
+            hooks = self._hooks[name] = [getattr(middleware, name) for middleware in own]
+        return hooks
 
     def _unavailable(self, error: redis.RedisError) -> BrokerUnavailable:
         return BrokerUnavailable(
@@ -257,15 +368,3 @@ def _may_have_been_carried_out(error: redis.RedisError) -> bool:
         return False  # the server's own refusals, which the client counts among the errors of the connection
     # Only a connection that was there when the command went out leaves it open whether the server has done it.
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
-
-
-def _identity(message: Any) -> list[str]:
-    return ["job_id", message.message_id, "type", message.actor_name, "queue", message.queue_name.removesuffix(".DQ")]
-
-
-class _WorkerThreads(Middleware):
-    """Tells the slots how many threads the worker has."""
-
-    def before_worker_boot(self, broker: Broker, worker: Any) -> None:
-        assert isinstance(broker, RedisBroker)
-        broker.slots.threads = worker.worker_threads

@@ -1,35 +1,102 @@
-"""How many messages a worker process may hold, queue by queue: the concurrency of the table, and no hoarding."""
+"""How many messages a worker process may hold, by queue: the concurrency of the table, and 20 ms of work ahead."""
 
+import time
 from collections import Counter
+from dataclasses import dataclass
 from threading import Lock
 
-from service.queues import policy_of
+from service.queues import QueuePolicy, policy_of
+
+AHEAD_SECONDS = 0.02
+MOST_AHEAD = 500
+
+
+@dataclass
+class _Pace:
+    """How fast the jobs of one queue end here, by the last stretch of at least 20 ms.
+
+    Long jobs may end all at once, one for each thread, and say nothing by that. So only what ended beyond that counts:
+    within a stretch that is shorter than a job there is nothing beyond it.
+    """
+
+    per_second: float = 0.0
+    finished: int = 0
+    since: float = 0.0
+
+    def next(self, now: float, threads: int) -> float:
+        """Take the time since the last stretch into account."""
+        elapsed = now - self.since
+        if elapsed >= AHEAD_SECONDS:
+            self.per_second = max(self.finished - threads, 0) / elapsed
+            self.finished, self.since = 0, now
+        return self.per_second
 
 
 class Slots:
-    """Counts the messages that the consumers of one process have fetched and not settled. Thread-safe."""
+    """Counts the messages that the consumers of one process have fetched and that have not ended. Thread-safe.
+
+    A consumer that gets none is told by `finished` when to ask again: so it asks for many at a time while jobs are
+    short, and at once when they are long.
+    """
 
     def __init__(self, threads: int = 8) -> None:
         self.threads = threads
         self._held: Counter[str] = Counter()
+        self._pace: dict[str, _Pace] = {}
+        #: The consumers that wait, each with what its queue may hold at most when it is called.
+        self._waiting: dict[str, int] = {}
         self._lock = Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is held, so that nothing will end soon."""
+        return not any(self._held.values())
 
     def take(self, queue: str) -> int:
         """Reserve as many slots as this queue may fill now, and return their number."""
         policy = policy_of(queue)
         with self._lock:
-            free = policy.concurrency - self._held[queue]
-            if policy.fetch_ahead:
-                free = min(free, 2 * self.threads - self._held[queue])
-            else:
-                # Jobs of these queues run long: what is fetched must find a thread of its own at once.
-                held = sum(count for name, count in self._held.items() if not policy_of(name).fetch_ahead)
-                free = min(free, self.threads - held)
-            free = max(free, 0)
-            self._held[queue] += free
+            held = self._held[queue]
+            ahead = self._ahead(queue, policy)
+            free = self._bound(queue, policy) + ahead - held
+            # While there is work ahead, one call for many is worth waiting for.
+            if free <= ahead // 2:
+                self._waiting[queue] = held - 1 if ahead < 2 else held - (ahead // 2 + 1 - free)
+                return 0
+            self._held[queue] = held + free
             return free
 
     def give_back(self, queue: str, count: int = 1) -> None:
-        """Free slots whose messages were settled, given back, or never came."""
+        """Free slots whose messages were given back, or never came."""
         with self._lock:
             self._held[queue] -= count
+
+    def finished(self, queue: str) -> list[str]:
+        """Free the slot of a job that has ended. Returns the queues whose consumers are to ask again."""
+        with self._lock:
+            self._held[queue] -= 1
+            if queue in self._pace:
+                self._pace[queue].finished += 1
+            if not self._waiting:
+                return []
+            if not policy_of(queue).fetch_ahead:
+                ready = [name for name in self._waiting if not policy_of(name).fetch_ahead]
+            else:
+                ready = [queue] if self._held[queue] <= self._waiting.get(queue, -1) else []
+            for name in ready:
+                del self._waiting[name]
+            return ready
+
+    def _bound(self, queue: str, policy: QueuePolicy) -> int:
+        if policy.fetch_ahead:
+            return min(policy.concurrency, self.threads)
+        # Jobs of these queues run long: what is fetched must find a thread of its own at once.
+        others = sum(n for name, n in self._held.items() if name != queue and not policy_of(name).fetch_ahead)
+        return min(policy.concurrency, self.threads - others)
+
+    def _ahead(self, queue: str, policy: QueuePolicy) -> int:
+        # Where there are more threads than the queue may use, whatever is held runs: nothing may be held ahead.
+        if not policy.fetch_ahead or self.threads > policy.concurrency:
+            return 0
+        pace = self._pace.setdefault(queue, _Pace()).next(time.monotonic(), self.threads)
+        return min(int(pace * AHEAD_SECONDS), MOST_AHEAD)

@@ -3,10 +3,13 @@
 from functools import cache
 from pathlib import Path
 
+NAMES = ("enqueue", "fetch", "renew", "settle")
+
 _FOLDER = Path(__file__).parent
 
 
 @cache
 def source(name: str) -> str:
-    """Return the text of a script, with the shared `record` function before it."""
-    return f"{_FOLDER.joinpath('record.lua').read_text()}\n{_FOLDER.joinpath(f'{name}.lua').read_text()}"
+    """Return the text of a script, with what all share after its first line, which holds its flags."""
+    flags, _, body = _FOLDER.joinpath(f"{name}.lua").read_text().partition("\n")
+    return f"{flags}\n{_FOLDER.joinpath('common.lua').read_text()}\n{body}"

@@ -1,13 +1,53 @@
--- Put a message on its queue, or on its delay queue, and record its job.
+#!lua
+-- Put messages on a queue.
 --
--- KEYS  1 job (hash)  2 events (stream)  3 list  4 messages (hash)  5 sent (string): marks a job sent once for all
--- ARGV  1 message id  2 encoded message  3 seconds for which the job may not be sent again, or 0
---       4 state  5... field, value, ...
--- Returns 1 when stored, 0 when the job was sent before within its time. Complexity: O(fields).
-if ARGV[3] ~= "0" and not redis.call("SET", KEYS[5], "1", "NX", "EX", ARGV[3]) then
+-- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 producer  8 sent, or "" for none
+-- ARGV  1 namespace  2 queue  3 number of the send  4 seconds for which KEYS[8] refuses a further send, or 0
+--       5... for each message: entry, actor, priority, delay in ms or "", attempt, most deliveries, encoded message
+-- Returns {1} stored; {0} the client's own repetition, stored before; {-1} refused by KEYS[8].
+-- Complexity: O(n log N) for n messages, n <= 1000, on a queue of N.
+-- One command for the look and the note: the newest number of this producer is all that is kept.
+if redis.call("SET", KEYS[7], ARGV[3], "EX", 3600, "GET") == ARGV[3] then
     return 0
 end
-redis.call("HSET", KEYS[4], ARGV[1], ARGV[2])
-redis.call("RPUSH", KEYS[3], ARGV[1])
-record(KEYS[1], KEYS[2], ARGV[4], fields_from(5))
+if ARGV[4] ~= "0" and not redis.call("SET", KEYS[8], "1", "NX", "EX", ARGV[4]) then
+    redis.call("DEL", KEYS[7]) -- a repetition of what was refused must not be answered as one of what was stored
+    return -1
+end
+
+local now = now_ms()
+local created = text(now)
+local count = (#ARGV - 4) / 7
+local last = redis.call("INCRBY", KEYS[5], count)
+local ready, delayed, events = {}, {}, { "kind", "sent", "at", created }
+for i = 0, count - 1 do
+    local base = 5 + i * 7
+    local entry, actor, delay = ARGV[base], ARGV[base + 1], ARGV[base + 3]
+    local score = text(ARGV[base + 2] * 562949953421312 + last - count + 1 + i)
+    local message = table.concat({ score, created, ARGV[base + 4], ARGV[base + 5], actor }, " ")
+        .. "\n" .. ARGV[base + 6]
+    if redis.call("HSETNX", KEYS[3], entry, message) == 0 then
+        -- A further copy of a message that is still here or in this batch, such as the retry of somebody's middleware.
+        entry = entry .. "~" .. text(last - i)
+        redis.call("HSET", KEYS[3], entry, message)
+    end
+    if delay == "" then
+        ready[#ready + 1] = score
+        ready[#ready + 1] = entry
+    else
+        delayed[#delayed + 1] = text(now + delay)
+        delayed[#delayed + 1] = entry
+    end
+    events[#events + 1] = entry
+    events[#events + 1] = created .. " " .. ARGV[base + 4] .. " " .. (delay == "" and "-" or delay) .. " " .. actor
+end
+call_many("ZADD", KEYS[1], ready)
+call_many("ZADD", KEYS[2], delayed)
+redis.call("XADD", KEYS[4], "*", unpack(events))
+if #ready > 0 then
+    wake(KEYS[6], ARGV[1], ARGV[2], math.min(#ready / 2, 64), now)
+end
+if #delayed > 0 then
+    wake_for_due(KEYS[6], ARGV[1], ARGV[2], KEYS[2], now)
+end
 return 1

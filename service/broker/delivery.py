@@ -1,0 +1,65 @@
+"""A message in a worker's hands, with what it needs to be settled."""
+
+from typing import Any, NamedTuple, cast
+
+from dramatiq.broker import MessageProxy
+from dramatiq.message import Message
+
+from service.broker.messages import copy_message
+from service.broker.outcome import Failure, Outcome
+
+
+class Lease(NamedTuple):
+    """The right to settle one entry of a queue. `token` rises with every delivery: an older one is refused."""
+
+    queue: str
+    entry: str
+    token: str
+    started_ms: int
+    created_ms: int
+    attempt: int
+    #: Deliveries of this attempt whose worker died, and how many there may be.
+    lapses: int
+    max_deliveries: int
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the job may be what killed a worker: then it runs in a process of its own."""
+        return self.lapses > 0 or self.max_deliveries == 1
+
+
+class Delivery(MessageProxy):
+    """A message in a worker's hands. `outcome` is set by the chain before the worker settles it."""
+
+    outcome: Outcome | None = None
+    #: The thread that runs it, so that it can be interrupted.
+    thread_id: int | None = None
+    _message: Message[Any]
+
+    def __init__(self, message: Message[Any], lease: Lease) -> None:
+        cast("Any", super()).__init__(message)
+        self.lease = lease
+        # Looked up many times for each job, and slow through the proxy.
+        self.message_id = message.message_id
+        self.actor_name = message.actor_name
+        self.queue_name = message.queue_name
+        self.options = message.options
+        self.args = message.args
+        self.kwargs = message.kwargs
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first run."""
+        return self.lease.attempt
+
+    def encode(self) -> bytes:
+        """The message as it is stored."""
+        return self._message.encode()
+
+    def copy_for_retry(self, traceback: str) -> Message[Any]:
+        """The message of the next attempt."""
+        return copy_message(self._message, options={"retries": self.attempt, "traceback": traceback})
+
+    def failure(self) -> Failure | None:
+        """What the worker says went wrong, where it rejected the message itself, such as for an unknown actor."""
+        return Failure.of(self._exception) if self._exception else None

@@ -1,0 +1,86 @@
+"""What the entries of the event stream mean: written by the scripts and by settlements, read by the projector.
+
+An entry has the fields `kind` (sent, started, settled), `at` (ms, the server's time), for started `worker`, and then
+one field for each job: its entry in the queue, with
+
+    sent      CREATED_MS ATTEMPT DELAY_MS ACTOR, with - for no delay
+    started   CREATED_MS ATTEMPT - ACTOR
+    settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text)
+
+The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+
+from service.broker.delivery import Lease
+
+HEAD_FIELDS = {"kind", "at", "worker"}
+
+#: The sequence of what Redis says now: newer than any event that was stored before it was asked.
+NEWEST = 2**63 - 1
+
+
+def settled(lease: Lease, state: str, actor: str, **more: str) -> str:
+    """Build the event of a settlement."""
+    # Written by hand: there is one for each job, and all but the actor's name and `more` are plain.
+    rest = "".join(f', "{name}": {json.dumps(text)}' for name, text in more.items())
+    return (
+        f'{{"state": "{state}", "type": {_quoted(actor)}, "attempt": "{lease.attempt}", '
+        f'"created_at": "{lease.created_ms}", "started_at": "{lease.started_ms}"{rest}}}'
+    )
+
+
+@cache
+def _quoted(actor: str) -> str:
+    return json.dumps(actor)
+
+
+def sequence_of(entry_id: str) -> int:
+    """Turn a stream's id into one number that orders events as the stream does. Fits into 63 bits until 2248."""
+    milliseconds, _, number = entry_id.partition("-")
+    return (int(milliseconds) << 20) | min(int(number), (1 << 20) - 1)
+
+
+def read(entry_id: str, fields: Mapping[str, str], queue: str) -> Iterator[dict[str, str]]:
+    """Read one entry as the events of its jobs, in the words of `Snapshot.from_event`. Raises KeyError, ValueError."""
+    kind, at = fields["kind"], fields["at"]
+    for entry, value in fields.items():
+        if entry not in HEAD_FIELDS:
+            known = json.loads(value) if kind == "settled" else _from_words(kind, value, at)
+            yield _event(entry, sequence_of(entry_id), queue, at, known)
+
+
+def live(
+    job_id: str, queue: str, *, final: bytes | None, message: bytes | None, lease: bytes | None, due: float | None
+) -> dict[str, str] | None:
+    """Put together what Redis knows of a job, from its final event or from where its message is."""
+    if final is not None:
+        at, _, event = final.decode().partition(" ")
+        return _event(job_id, NEWEST, queue, at, json.loads(event))
+    if message is None:
+        return None
+    _, created, attempt, _, actor = message.partition(b"\n")[0].decode().split(" ", 4)
+    known = {"created_at": created, "attempt": attempt, "type": actor}
+    if lease is not None:
+        started = lease.split(b" ")[1].decode()
+        return _event(job_id, NEWEST, queue, started, {**known, "state": "running", "started_at": started})
+    waits = "pending" if due is None else "scheduled"
+    state = waits if attempt == "1" else "retrying"
+    return _event(job_id, NEWEST, queue, created, {**known, "state": state, "attempt": str(int(attempt) - 1)})
+
+
+def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]) -> dict[str, str]:
+    event = {"job_id": entry.partition("~")[0], "seq": str(sequence), "queue": queue, "at": at, **known}
+    if known["state"] in ("succeeded", "dead"):
+        event["completed_at"] = at
+    return event
+
+
+def _from_words(kind: str, value: str, at: str) -> dict[str, str]:
+    created, attempt, delay, actor = value.split(" ", 3)
+    known = {"created_at": created, "attempt": attempt, "type": actor}
+    if kind == "started":
+        return {**known, "state": "running", "started_at": at}
+    return {**known, "state": "pending" if delay == "-" else "scheduled", "attempt": "0"}

@@ -1,0 +1,66 @@
+"""Renews the leases of a process, from a thread of its own: however long a job runs, its lease does not end.
+
+A job whose lease was lost all the same (the process was paused, or Redis was away for longer than the lease) runs
+elsewhere by now. It can settle nothing any more, and is interrupted so that its effects end soon.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from typing import Any, cast
+
+import redis
+from dramatiq.middleware import threading as interrupts
+
+from service.broker.delivery import Lease
+from service.broker.holdings import Holdings
+from service.broker.lost import LeaseLost
+
+logger = logging.getLogger(__name__)
+
+
+class Renewal:
+    """Renews all leases every third of their length."""
+
+    def __init__(
+        self,
+        holdings: Mapping[str, Holdings],
+        renew: Callable[[str, list[Lease]], list[str]],
+        interval_seconds: float,
+    ) -> None:
+        self._holdings = holdings
+        self._renew = renew
+        self._interval_seconds = interval_seconds
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="lease-renewal", daemon=True)
+
+    def start(self) -> None:
+        """Renew until stopped."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Renew no more."""
+        self._stop.set()
+
+    def renew_all(self) -> None:
+        """Renew each queue's leases in one call. An outage is left to the next round."""
+        for queue, holdings in list(self._holdings.items()):
+            leases = holdings.all()
+            if not leases:
+                continue
+            try:
+                lost = self._renew(queue, leases)
+            except redis.RedisError as error:
+                logger.warning("Leases can't be renewed now: %s", error, extra={"queue": queue})
+                continue
+            self._interrupt(holdings, lost)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._interval_seconds):
+            self.renew_all()
+
+    def _interrupt(self, holdings: Holdings, lost: list[str]) -> None:
+        for delivery in holdings.lose(lost):
+            logger.warning("The lease was lost: the job is interrupted", extra={"job_id": delivery.message_id})
+            if delivery.thread_id is not None:
+                cast("Any", interrupts).raise_thread_exception(delivery.thread_id, LeaseLost)

@@ -1,0 +1,55 @@
+-- Shared by the scripts; stands at the head of each.
+--
+-- A message is stored as `SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then the message as Dramatiq encodes it.
+-- SCORE is priority * 2^49 + number of the send: so a message that comes back keeps its place for ever.
+local CHUNK = 1000 -- arguments for one command: far below the stack of every server
+
+local function now_ms()
+    local time = redis.call("TIME")
+    return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function text(number)
+    return string.format("%.0f", number)
+end
+
+-- call("HSET", key, {field, value, ...}) with any number of arguments; `step` keeps pairs together.
+local function call_many(command, key, arguments, from)
+    for i = from or 1, #arguments, CHUNK do
+        redis.call(command, key, unpack(arguments, i, math.min(i + CHUNK - 1, #arguments)))
+    end
+end
+
+local function score_of(message)
+    return string.match(message, "^(%d+) ")
+end
+
+local function header_of(message)
+    return string.match(message, "^%d+ (%d+) (%d+) (%d+) ([^\n]*)\n")
+end
+
+-- Wake up to `count` idle workers, each of them once: who is woken is no waiter any more.
+local function wake(waiters, namespace, queue, count, now)
+    local woken = 0
+    while woken < count do
+        local waiter = redis.call("ZPOPMAX", waiters)
+        if not waiter[1] then
+            return
+        end
+        if tonumber(waiter[2]) >= now then
+            redis.call("PUBLISH", namespace .. ":wake:" .. waiter[1], queue)
+            woken = woken + 1
+        else
+            redis.call("DEL", waiters) -- the longest is over: so are all
+            return
+        end
+    end
+end
+
+-- Idle workers sleep until something comes due: one of them must ask by itself by then. Who was told of it may be busy.
+local function wake_for_due(waiters, namespace, queue, delayed, now)
+    local first = redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES")
+    if first[2] and not redis.call("ZRANGE", waiters, text(now), first[2], "BYSCORE", "LIMIT", 0, 1)[1] then
+        wake(waiters, namespace, queue, 1, now)
+    end
+end

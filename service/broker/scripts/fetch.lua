@@ -1,0 +1,135 @@
+#!lua flags=allow-oom
+-- Return lapsed and due messages to ready, then lease up to n.
+--
+-- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
+--       11 dead  12 dead messages
+-- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker  6 ms for which an idle worker can be woken, or 0
+-- Returns {now, ms until something comes due or lapses, or -1, first token, entry, lapses, message, ...}.
+-- Complexity: O((n + 2 * BOUND) log N).
+local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
+
+local now = now_ms()
+local namespace, queue, wanted, worker = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
+
+local function back_to_ready(entries)
+    if #entries == 0 then
+        return 0
+    end
+    local stored = redis.call("HMGET", KEYS[3], unpack(entries))
+    local ready = {}
+    for i, entry in ipairs(entries) do
+        if stored[i] then
+            ready[#ready + 1] = score_of(stored[i])
+            ready[#ready + 1] = entry
+        end
+    end
+    call_many("ZADD", KEYS[1], ready)
+    return #ready / 2
+end
+
+-- Count a lapse of each; who has had its last delivery is a dead letter, before it can start once more.
+local function without_the_crashed(entries)
+    local stored = redis.call("HMGET", KEYS[3], unpack(entries))
+    local alive, events = {}, { "kind", "settled", "at", text(now) }
+    for i, entry in ipairs(entries) do
+        if stored[i] then
+            local created, attempt, most, actor = header_of(stored[i])
+            local lapses = redis.call("HINCRBY", KEYS[9], entry, 1)
+            if lapses < tonumber(most) then
+                alive[#alive + 1] = entry
+            else
+                local event = cjson.encode({
+                    state = "dead", type = actor, attempt = attempt, created_at = created,
+                    error = cjson.encode({
+                        type = "crashed", traceback = "",
+                        message = "Its worker died in each of " .. lapses .. " deliveries",
+                    }),
+                })
+                redis.call("ZADD", KEYS[11], text(now), entry)
+                redis.call("HSET", KEYS[12], entry, string.match(stored[i], "\n(.*)$"))
+                redis.call("HDEL", KEYS[3], entry)
+                redis.call("HDEL", KEYS[9], entry)
+                redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
+                events[#events + 1] = entry
+                events[#events + 1] = event
+            end
+        end
+    end
+    if #events > 4 then
+        redis.call("XADD", KEYS[4], "*", unpack(events))
+    end
+    return alive
+end
+
+local returned = 0
+local lapsed = redis.call("ZRANGE", KEYS[8], "-inf", text(now), "BYSCORE", "LIMIT", 0, BOUND)
+if #lapsed > 0 then
+    redis.call("ZREM", KEYS[8], unpack(lapsed))
+    redis.call("HDEL", KEYS[7], unpack(lapsed))
+    returned = returned + back_to_ready(without_the_crashed(lapsed))
+end
+local due = redis.call("ZRANGE", KEYS[2], "-inf", text(now), "BYSCORE", "LIMIT", 0, BOUND)
+if #due > 0 then
+    redis.call("ZREM", KEYS[2], unpack(due))
+    returned = returned + back_to_ready(due)
+end
+
+local reply = { text(now), -1, 0 }
+local taken = {}
+if wanted > 0 then
+    local popped = redis.call("ZPOPMIN", KEYS[1], wanted)
+    for i = 1, #popped, 2 do
+        taken[#taken + 1] = popped[i]
+    end
+end
+if #taken > 0 then
+    local messages = redis.call("HMGET", KEYS[3], unpack(taken))
+    local lapses = redis.call("HMGET", KEYS[9], unpack(taken))
+    local token = redis.call("INCRBY", KEYS[5], #taken) - #taken
+    reply[3] = text(token + 1)
+    local leases, deadlines, events = {}, {}, { "kind", "started", "at", text(now), "worker", worker }
+    local deadline = text(now + ARGV[4])
+    for i, entry in ipairs(taken) do
+        if messages[i] then
+            token = token + 1
+            leases[#leases + 1] = entry
+            leases[#leases + 1] = text(token) .. " " .. text(now) .. " " .. worker
+            deadlines[#deadlines + 1] = deadline
+            deadlines[#deadlines + 1] = entry
+            local created, attempt, _, actor = header_of(messages[i])
+            events[#events + 1] = entry
+            events[#events + 1] = created .. " " .. attempt .. " - " .. actor
+            reply[#reply + 1] = entry
+            reply[#reply + 1] = lapses[i] or "0"
+            reply[#reply + 1] = messages[i]
+        end
+    end
+    call_many("HSET", KEYS[7], leases)
+    call_many("ZADD", KEYS[8], deadlines)
+    redis.call("XADD", KEYS[4], "*", unpack(events))
+    redis.call("ZREM", KEYS[6], worker)
+end
+-- What came back and is more than this worker takes is for others.
+if returned > #taken then
+    wake(KEYS[6], namespace, queue, math.min(returned - #taken, 64), now)
+end
+
+local soonest = -1
+for _, key in ipairs({ KEYS[2], KEYS[8] }) do
+    local first = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
+    if first[2] then
+        local wait = math.max(tonumber(first[2]) - now, 0)
+        if soonest < 0 or wait < soonest then
+            soonest = wait
+        end
+    end
+end
+reply[2] = text(soonest)
+if #taken > 0 then
+    wake_for_due(KEYS[6], namespace, queue, KEYS[2], now)
+elseif ARGV[6] ~= "0" then
+    -- By the time at which it asks by itself: who sleeps longest is woken first.
+    local asleep = tonumber(ARGV[6])
+    redis.call("ZADD", KEYS[6], text(now + (soonest < 0 and asleep or math.min(soonest, asleep))), worker)
+end
+return reply

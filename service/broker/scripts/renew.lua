@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Extend leases.
+--
+-- KEYS  1 leases  2 deadlines
+-- ARGV  1 lease in ms  2... entry, token, ...
+-- Returns the entries that the caller does not hold with this token any more.
+-- Complexity: O(n log N) for n leases.
+local deadline = text(now_ms() + ARGV[1])
+local lost = {}
+for i = 2, #ARGV, 2 do
+    local lease = redis.call("HGET", KEYS[1], ARGV[i])
+    if lease and string.match(lease, "^%d+") == ARGV[i + 1] then
+        redis.call("ZADD", KEYS[2], "XX", deadline, ARGV[i])
+    else
+        lost[#lost + 1] = ARGV[i]
+    end
+end
+return lost

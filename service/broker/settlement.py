@@ -1,0 +1,53 @@
+"""An outcome in the words of settle.lua."""
+
+from typing import NamedTuple
+
+from service.broker import events
+from service.broker.delivery import Delivery, Lease
+from service.broker.messages import copy_message
+from service.broker.outcome import Crashed, Dead, Failure, RetryLater, Succeeded
+
+
+class Settlement(NamedTuple):
+    """What is to become of one entry: see settle.lua for the outcomes, and for what event and data are."""
+
+    lease: Lease
+    outcome: str
+    event: str | bytes = ""
+    data: str | bytes = ""
+
+
+def settlement_of(delivery: Delivery) -> Settlement:
+    """Put the outcome of a delivery into the words of the script."""
+    lease, actor = delivery.lease, delivery.actor_name
+    match delivery.outcome:
+        case Succeeded(result):
+            return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result))
+        case Dead(failure):
+            return dead(lease, actor, failure, delivery.encode())
+        case RetryLater(message, delay_ms, failure):
+            event = events.settled(lease, "retrying", actor, error=failure.to_json())
+            return Settlement(lease, "retry", event, b"%d %s" % (delay_ms, copy_message(message).encode()))
+        case Crashed(failure) if lease.lapses + 1 >= lease.max_deliveries:
+            return dead(lease, actor, failure, delivery.encode())
+        case Crashed(failure):
+            return Settlement(lease, "crashed", events.settled(lease, "pending", actor, error=failure.to_json()))
+        case None:
+            # The chain has said nothing, since a hook of somebody else's failed in it; the actor has returned.
+            return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result="null"))
+
+
+def dead(lease: Lease, actor: str, failure: Failure, message: bytes) -> Settlement:
+    """The entry becomes a dead letter."""
+    return Settlement(lease, "dead", events.settled(lease, "dead", actor, error=failure.to_json()), message)
+
+
+def postponed(delivery: Delivery, delay_ms: int) -> Settlement:
+    """The entry waits, with no attempt counted: somebody else may be able to run it."""
+    event = events.settled(delivery.lease, "scheduled", delivery.actor_name)
+    return Settlement(delivery.lease, "snooze", event, b"%d %s" % (delay_ms, delivery.encode()))
+
+
+def released(delivery: Delivery) -> Settlement:
+    """The entry goes back to its place: it was fetched and not started."""
+    return Settlement(delivery.lease, "release", events.settled(delivery.lease, "pending", delivery.actor_name))

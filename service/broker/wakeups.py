@@ -1,0 +1,79 @@
+"""Wakes the consumers of an idle process: one subscription, one channel, the queue's name as the message."""
+
+import logging
+from collections import defaultdict
+from contextlib import suppress
+from threading import Condition, Event, Thread
+from typing import Any
+
+import redis
+
+from service.broker.link import FIRST_DELAY_SECONDS
+
+logger = logging.getLogger(__name__)
+
+
+class Wakeups:
+    """Lets a consumer wait for work in its queue. Without a subscription it waits its time out."""
+
+    def __init__(self, client: Any, channel: str) -> None:
+        self._client = client
+        self._channel = channel
+        self._condition = Condition()
+        self._calls: dict[str, int] = defaultdict(int)
+        self._stop = Event()
+        self.subscribed = False
+        self._thread = Thread(target=self._run, name="wake-ups", daemon=True)
+
+    def start(self) -> None:
+        """Listen until stopped."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Listen no more, and wake all."""
+        self._stop.set()
+        self.wake_all()
+
+    def count(self, queue: str) -> int:
+        """Return a number to give to `wait`: ask for it before the look that finds nothing."""
+        with self._condition:
+            return self._calls[queue] + self._calls["*"]
+
+    def wait(self, queue: str, seen: int, timeout_seconds: float) -> None:
+        """Wait until the queue is called more often than `seen`, or the time is over."""
+        with self._condition:
+            self._condition.wait_for(lambda: self._calls[queue] + self._calls["*"] != seen, timeout_seconds)
+
+    def wake(self, queue: str) -> None:
+        """Call a queue's consumer of this process."""
+        with self._condition:
+            self._calls[queue] += 1
+            self._condition.notify_all()
+
+    def wake_all(self) -> None:
+        """Call every consumer of this process."""
+        self.wake("*")
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            subscription: Any = self._client.pubsub(ignore_subscribe_messages=False)
+            try:
+                subscription.subscribe(self._channel)
+                self._listen(subscription)
+            except (redis.RedisError, OSError, ValueError):  # the last where the connection was closed under us
+                self.subscribed = False
+                self._stop.wait(FIRST_DELAY_SECONDS)
+            finally:
+                with suppress(redis.RedisError, OSError, ValueError):
+                    subscription.close()
+
+    def _listen(self, subscription: Any) -> None:
+        while not self._stop.is_set():
+            message = subscription.get_message(timeout=1.0)
+            if message is None:
+                continue
+            if message["type"] == "subscribe":
+                self.subscribed = True
+                self.wake_all()  # what was called while nobody listened
+            elif message["type"] == "message":
+                self.wake(message["data"].decode())
