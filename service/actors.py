@@ -11,6 +11,7 @@ from service.broker import broker
 from service.errors import DeclarationError, SettingsError
 from service.observe.logs import configure_logs
 from service.observe.probe import check_host
+from service.queues import QUEUES
 from service.settings import get_settings
 
 
@@ -45,6 +46,9 @@ def compose() -> None:
     # A worker starts its probe where Dramatiq would only log what goes wrong.
     check_host(settings.worker_host)
     dramatiq.set_broker(broker)
+    for queue in QUEUES:
+        # Also a queue that no actor uses any more may still hold jobs.
+        broker.declare_queue(queue)
     import_actor_modules(settings.actor_modules)
 
 

@@ -78,6 +78,8 @@ def job(
     aliases: Sequence[str] = (),
     max_attempts: int | None = None,
     backoff: Backoff | None = None,
+    priority: int = 5,
+    max_deliveries: int = 3,
 ) -> _Declare:
     """Declare an actor.
 
@@ -86,13 +88,22 @@ def job(
     aliases: further names that the actor answers to as a job type.
     max_attempts: runs in all, the first one included.
     backoff: how long to wait between attempts.
+    priority: 0 (first) to 9 (last) within the queue.
+    max_deliveries: how often a job that kills its worker is started before it is a dead letter. 1 means that it runs in
+        a process of its own from the first start on, and never twice.
 
     Raises DeclarationError at import where any of it can't work.
     """
     if function is not None:
         raise DeclarationError('@job takes options: @job(name="email.send", queue="email")')
+    if not name or not name.isprintable():
+        raise DeclarationError(f"The name {name!r} must be printable text, such as email.send")
     policy_of(queue)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"max_deliveries": max_deliveries}
+    if not 0 <= priority <= 9:
+        raise DeclarationError(f"{name}: priority={priority} is outside of 0 (first) to 9 (last)")
+    if max_deliveries < 1:
+        raise DeclarationError(f"{name}: max_deliveries={max_deliveries} is less than 1, the first start")
     if max_attempts is not None:
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
@@ -110,7 +121,7 @@ def job(
         declare_actor = cast("Any", dramatiq.actor)
         try:
             declared: Job[..., Any] = declare_actor(
-                fn, actor_class=Job, actor_name=name, queue_name=queue, broker=broker, **options
+                fn, actor_class=Job, actor_name=name, queue_name=queue, priority=priority, broker=broker, **options
             )
             for alias in aliases:
                 broker.declare_alias(alias, declared)

@@ -68,6 +68,20 @@ class Settings(BaseSettings):
         ge=1,
         le=86400,
     )
+    unknown_actor_seconds: float = _setting(
+        300.0,
+        "CALLBOARD_UNKNOWN_ACTOR_SECONDS",
+        "How long a job of an actor that a worker does not know is left to others before it is a dead letter.",
+        "300",
+        ge=0,
+        le=86400,
+    )
+    redis_check: Literal["warn", "refuse"] = _setting(
+        "warn",
+        "CALLBOARD_REDIS_CHECK",
+        "What a worker does at its start on a server that evicts keys, keeps nothing on disk or is too old.",
+        "refuse",
+    )
     redis_timeout_seconds: float = _setting(
         5.0,
         "CALLBOARD_REDIS_TIMEOUT_SECONDS",

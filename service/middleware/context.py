@@ -8,7 +8,7 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
-from service.broker.consumer import Delivery
+from service.broker.delivery import Delivery
 
 
 @dataclass(slots=True)
@@ -21,9 +21,16 @@ class JobContext:
     attempt: int
     #: Whether the worker's own call of the actor is still to come: it alone carries JSON.
     awaits_call: bool = True
+    #: The encoded message of a job that is to run in a process of its own, until it does.
+    suspect: bytes | None = None
 
 
 _current: ContextVar[JobContext | None] = ContextVar("current_job", default=None)
+
+
+def set_current_job(context: JobContext | None) -> None:
+    """Say which job the code that follows runs for."""
+    _current.set(context)
 
 
 def current_job_or_none() -> JobContext | None:
@@ -38,7 +45,10 @@ class CurrentJob(Middleware):
         assert isinstance(message, Delivery)
         assert isinstance(broker, RedisBroker)
         actor = broker.get_actor(message.actor_name)
-        _current.set(JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt))
+        context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt)
+        if message.lease.is_suspect:
+            context.suspect = message.encode()
+        set_current_job(context)
 
     def after_process_message(
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None

@@ -31,6 +31,9 @@ class WrongOptions(DeclarationError, MiddlewareError):
 
 
 def _check(actor: Actor[..., Any]) -> None:
+    if not actor.actor_name.isprintable():
+        # It is part of the line that stands before each stored message.
+        raise WrongOptions(f"The name {actor.actor_name!r} must be printable text")
     retries, shortest, longest = (actor.options[name] for name in ("max_retries", "min_backoff", "max_backoff"))
     if not isinstance(retries, int) or retries < 0:
         raise WrongOptions(f"{actor.actor_name}: max_retries={retries!r} must be a whole number, 0 or more")

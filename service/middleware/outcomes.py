@@ -1,30 +1,16 @@
 """Puts on each delivery how its run ended: the worker settles it with that, in one step with the event."""
 
-import logging
 from typing import Any
 
-import redis
 from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
-from service.broker import RedisBroker
-from service.broker.consumer import Delivery
-from service.broker.outcome import Dead, Failure, RetryLater, succeeded
-
-logger = logging.getLogger(__name__)
+from service.broker.delivery import Delivery
+from service.broker.outcome import Crashed, Dead, Failure, RetryLater, succeeded
 
 
 class Outcomes(Middleware):
-    """Records the start, and decides between success and death by the verdict of the middleware after it."""
-
-    def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
-        assert isinstance(broker, RedisBroker)
-        assert isinstance(message, Delivery)
-        try:
-            broker.record_start(message)
-        except redis.RedisError as error:
-            # The job goes on: its end is recorded with its settlement, which is repeated until Redis answers.
-            logger.warning("The start could not be recorded: %s", error, extra={"job_id": message.message_id})
+    """Decides between success and death by the verdict of the middleware after it."""
 
     def after_process_message(
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
@@ -32,7 +18,7 @@ class Outcomes(Middleware):
         assert isinstance(message, Delivery)
         if exception is None:
             message.outcome = succeeded(result)
-        elif not isinstance(message.outcome, RetryLater):
+        elif not isinstance(message.outcome, RetryLater | Crashed):
             # No verdict of Retries (a hook of somebody else's failed before it): a failure is never a success.
             message.fail()
             message.outcome = Dead(Failure.of(exception))

@@ -14,10 +14,11 @@ from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
-from service.broker.consumer import Delivery
-from service.broker.outcome import Dead, Failure, RetryLater
+from service.broker.delivery import Delivery
+from service.broker.outcome import Crashed, Dead, Failure, RetryLater
 from service.errors import JobError
 from service.middleware.defaults import WrongOptions
+from service.middleware.quarantine import ProcessDied
 from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,10 @@ class Retries(Middleware):
             return
         assert isinstance(broker, RedisBroker)
         assert isinstance(message, Delivery)
+        if isinstance(exception, ProcessDied):
+            logger.warning("The job killed its process", extra={"job_id": message.message_id, "error": str(exception)})
+            message.outcome = Crashed(Failure("crashed", str(exception), ""))
+            return
         failure = Failure.of(exception)
         policy = _policy_for(message, broker.get_actor(message.actor_name).options)
         delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
