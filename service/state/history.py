@@ -44,7 +44,8 @@ class History:
         if live is None:
             # The projector may have stored the job, and dropped it from Redis, between the two looks.
             return self._stored(job_id)
-        return live if stored is None or live.sequence > stored.sequence else stored
+        # Redis was asked after the database, so it knows at least as much.
+        return live.after(stored)
 
     def ping(self) -> None:
         """Raise HistoryUnavailable where the database does not answer."""

@@ -13,10 +13,11 @@ from threading import Event
 from typing import Any
 
 import redis
-from sqlalchemy import Connection, Engine, select, text
+from sqlalchemy import Connection, Engine, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
-from service.broker import RedisBroker
+from service.broker import RedisBroker, events
+from service.broker.events import NEWEST
 from service.broker.keys import Keys
 from service.errors import CallboardError
 from service.observe.probe import Probe
@@ -24,7 +25,7 @@ from service.queues import QUEUES
 from service.settings import Settings
 from service.state.database import engine_for, reaching
 from service.state.snapshot import Snapshot
-from service.state.states import STATUS_OF, is_final
+from service.state.states import STATUS_OF, State, is_final
 from service.state.tables import jobs
 
 BATCH = 500
@@ -37,11 +38,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a stream. `snapshot` is None where the entry can't be read."""
+    """One entry of a stream, with the events that can be read in it, each by its job's entry in the queue."""
 
-    stream: str
+    queue: str
     entry_id: bytes
-    snapshot: Snapshot | None
+    snapshots: dict[str, Snapshot]
 
 
 class Projector:
@@ -50,7 +51,7 @@ class Projector:
     def __init__(self, broker: RedisBroker, engine: Engine) -> None:
         self._broker = broker
         self._engine = engine
-        self._streams = [Keys(broker.namespace, queue).events for queue in QUEUES]
+        self._streams = {Keys(broker.namespace, queue).events: queue for queue in QUEUES}
         self._lock = zlib.crc32(f"{broker.namespace}:projector".encode())
         self.is_ready = False
 
@@ -77,7 +78,7 @@ class Projector:
         entries = list(self._read(block_ms))
         if not entries:
             return 0
-        snapshots = [entry.snapshot for entry in entries if entry.snapshot]
+        snapshots = [snapshot for entry in entries for snapshot in entry.snapshots.values()]
         fresh = _store(connection, snapshots)
         connection.commit()
         for snapshot in fresh:
@@ -111,16 +112,20 @@ class Projector:
         )
         for stream, entries in found:
             for entry_id, fields in entries:
-                yield Entry(stream.decode(), entry_id, _snapshot_of(entry_id, fields))
+                queue = self._streams[stream.decode()]
+                yield Entry(queue, entry_id, _snapshots_of(entry_id, fields, queue))
 
     def _forget(self, entries: list[Entry]) -> None:
         with self._broker.client.pipeline(transaction=False) as pipeline:
-            for stream in {entry.stream for entry in entries}:
-                pipeline.xdel(stream, *[entry.entry_id for entry in entries if entry.stream == stream])
-            for entry in entries:
-                if entry.snapshot and is_final(entry.snapshot.state):
-                    keys = Keys(self._broker.namespace, entry.snapshot.queue)
-                    pipeline.unlink(keys.job(str(entry.snapshot.job_id)))
+            for queue in {entry.queue for entry in entries}:
+                keys = Keys(self._broker.namespace, queue)
+                own = [entry for entry in entries if entry.queue == queue]
+                pipeline.xdel(keys.events, *[entry.entry_id for entry in own])
+                ended = [
+                    name for entry in own for name, snapshot in entry.snapshots.items() if is_final(snapshot.state)
+                ]
+                if ended:
+                    pipeline.hdel(keys.finals, *ended)
             pipeline.execute()
 
 
@@ -139,16 +144,20 @@ def run_projector(settings: Settings, stop: Event) -> None:
 def _store(connection: Connection, snapshots: list[Snapshot]) -> list[Snapshot]:
     """Upsert the newest snapshot of each job. Returns those that are newer than what was stored, in order."""
     ids = {snapshot.job_id for snapshot in snapshots}
-    known = select(jobs.c.job_id, jobs.c.sequence).where(jobs.c.job_id.in_(ids))
-    stored = {row.job_id: row.sequence for row in connection.execute(known)}
+    known = select(jobs.c.job_id, jobs.c.sequence, jobs.c.state).where(jobs.c.job_id.in_(ids))
+    # A final state is never left, so nothing is newer than it.
+    stored = {row.job_id: NEWEST if is_final(State(row.state)) else row.sequence for row in connection.execute(known)}
     fresh = [snapshot for snapshot in snapshots if snapshot.sequence > stored.get(snapshot.job_id, 0)]
     newest: dict[Any, Snapshot] = {}
-    for snapshot in fresh:
-        if snapshot.job_id not in newest or snapshot.sequence > newest[snapshot.job_id].sequence:
-            newest[snapshot.job_id] = snapshot
+    for snapshot in sorted(fresh, key=lambda snapshot: snapshot.sequence):
+        before = newest.get(snapshot.job_id)
+        if before is None or not is_final(before.state):
+            newest[snapshot.job_id] = snapshot.after(before)
     if newest:
         upsert = insert(jobs).values([asdict(snapshot) for snapshot in newest.values()])
-        changes = {column.name: upsert.excluded[column.name] for column in jobs.c if not column.primary_key}
+        changes: dict[str, Any] = {name: upsert.excluded[name] for name in jobs.columns.keys() if name != "job_id"}  # noqa: SIM118 - a collection, not a mapping
+        changes["started_at"] = func.coalesce(jobs.c.started_at, upsert.excluded.started_at)
+        changes["attempt"] = func.greatest(jobs.c.attempt, upsert.excluded.attempt)
         connection.execute(
             upsert.on_conflict_do_update(
                 index_elements=[jobs.c.job_id], set_=changes, where=upsert.excluded.sequence > jobs.c.sequence
@@ -169,10 +178,17 @@ def _log_transition(snapshot: Snapshot) -> None:
     logger.info("Job status updated", extra=fields)
 
 
-def _snapshot_of(entry_id: bytes, fields: dict[bytes, bytes]) -> Snapshot | None:
-    try:
-        return Snapshot.from_event({key.decode(): value.decode() for key, value in fields.items()})
-    except (KeyError, ValueError) as error:
-        # One entry that somebody else wrote must not hold up the rest.
-        logger.error("An event can't be read and is dropped: %r", error, extra={"entry": entry_id, "fields": fields})
-        return None
+def _snapshots_of(entry_id: bytes, fields: dict[bytes, bytes], queue: str) -> dict[str, Snapshot]:
+    snapshots: dict[str, Snapshot] = {}
+    head = {
+        name: fields[name.encode()].decode(errors="replace") for name in events.HEAD_FIELDS if name.encode() in fields
+    }
+    for name, value in fields.items():
+        # Each job by itself: one event that can't be read must not hold up the rest, nor those that share its entry.
+        try:
+            for event in events.read(entry_id.decode(), {**head, name.decode(): value.decode()}, queue):
+                snapshots[name.decode()] = Snapshot.from_event(event)
+        except (KeyError, ValueError) as error:
+            about = {"entry": entry_id, "field": name, "value": value}
+            logger.error("An event can't be read and is dropped: %r", error, extra=about)
+    return snapshots

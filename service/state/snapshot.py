@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
@@ -28,13 +28,23 @@ class Snapshot:
     result: Any = None
     error: dict[str, str] | None = None
 
+    def after(self, before: "Snapshot | None") -> "Snapshot":
+        """Return this snapshot with what an older one knows better: the first start, the newest attempt."""
+        if before is None:
+            return self
+        return replace(
+            self,
+            started_at=before.started_at or self.started_at,
+            attempt=max(before.attempt, self.attempt),
+        )
+
     @classmethod
     def from_event(cls, fields: Mapping[str, str]) -> "Snapshot":
         """Read an event, or a job's hash, of the broker. Raises KeyError or ValueError for anything else."""
         state = State(fields["state"])
         return cls(
             job_id=UUID(fields["job_id"]),
-            sequence=_count(fields["seq"]),
+            sequence=_sequence(fields["seq"]),
             type=_name(fields["type"]),
             queue=_name(fields["queue"]),
             state=state,
@@ -64,6 +74,13 @@ def _count(number: str) -> int:
     if not 0 <= count < 2**31:
         raise ValueError(f"{number} is no count")
     return count
+
+
+def _sequence(number: str) -> int:
+    sequence = int(number)
+    if not 0 <= sequence < 2**63:
+        raise ValueError(f"{number} is no sequence")
+    return sequence
 
 
 def _name(text: str) -> str:

@@ -2,7 +2,7 @@
 
 scheduled ──► pending, running, dead
 pending   ──► running, dead
-running   ──► running, retrying, succeeded, dead
+running   ──► scheduled, pending, running, retrying, succeeded, dead
 retrying  ──► running, dead
 succeeded     final
 dead          final
@@ -32,12 +32,15 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-#: Each state, and where a job may go from it. A running job may run again: its worker may have died.
+#: Each state, and where a job may go from it. A running job may run again, since its worker may have died; and may be
+#: pending or scheduled again, since its worker may have given it back or left it to others for a while.
 TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
     {
         State.SCHEDULED: frozenset({State.PENDING, State.RUNNING, State.DEAD}),
         State.PENDING: frozenset({State.RUNNING, State.DEAD}),
-        State.RUNNING: frozenset({State.RUNNING, State.RETRYING, State.SUCCEEDED, State.DEAD}),
+        State.RUNNING: frozenset(
+            {State.SCHEDULED, State.PENDING, State.RUNNING, State.RETRYING, State.SUCCEEDED, State.DEAD}
+        ),
         State.RETRYING: frozenset({State.RUNNING, State.DEAD}),
         State.SUCCEEDED: frozenset(),
         State.DEAD: frozenset(),

@@ -1,6 +1,6 @@
 """The tables of job history. A change here needs a migration in `migrations/versions/`."""
 
-from sqlalchemy import JSON, Column, DateTime, Index, Integer, MetaData, Table, Text
+from sqlalchemy import JSON, BigInteger, Column, DateTime, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 metadata = MetaData()
@@ -9,7 +9,7 @@ jobs = Table(
     "callboard_jobs",
     metadata,
     Column("job_id", UUID(as_uuid=True), primary_key=True),
-    Column("sequence", Integer, nullable=False, comment="number of the event that made this row"),
+    Column("sequence", BigInteger, nullable=False, comment="number of the event that made this row"),
     Column("type", Text, nullable=False),
     Column("queue", Text, nullable=False),
     Column("state", Text, nullable=False),
