@@ -145,8 +145,8 @@ def test_any_text_is_taken_whole_or_refused(client: TestClient, value: str) -> N
 def test_a_ref_id_may_stand_beside_the_payload(client: TestClient, broker: RedisBroker) -> None:
     body = {"type": "parcel.send", "payload": {"to": "Ada"}, "ref_id": "order-7"}
     assert client.post("/jobs", json=body).status_code == 202
-    [data] = broker.fetch("default", 1)
-    assert b'"ref_id":"order-7"' in data
+    [delivery] = broker.fetch("default", 1)[0]
+    assert b'"ref_id":"order-7"' in delivery.encode()
     clash = {**body, "payload": {"to": "Ada", "ref_id": "order-8"}}
     assert client.post("/jobs", json=clash).status_code == 422
     not_taken = client.post("/jobs", json={"type": "count.up", "payload": {"n": 1}, "ref_id": "r"})

@@ -28,7 +28,12 @@ class Service:
         self.notes_file = folder / "notes"
         self.notes_file.touch()
         own = {name: value for name, value in os.environ.items() if not name.startswith("CALLBOARD_")}
-        self.environment = {**own, "PYTHONPATH": str(MODULES), "NOTES": str(self.notes_file), **environment}
+        self.environment = {
+            **own,
+            "PYTHONPATH": os.pathsep.join([str(MODULES), str(MODULES.parent.parent)]),
+            "NOTES": str(self.notes_file),
+            **environment,
+        }
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.ports: dict[str, int] = {}
 

@@ -13,7 +13,6 @@ import pytest
 from dramatiq.message import Message
 
 from service.broker import RedisBroker
-from service.broker.keys import Keys
 from tests.e2e.conftest import Service
 from tests.servers import RedisServer, eventually
 
@@ -36,6 +35,26 @@ def test_dramatiq_alone_is_a_working_worker(service: Service, broker: RedisBroke
     message = send(broker, "sample.note", word="alone")
     eventually(lambda: state_of(broker, message) == "succeeded")
     assert service.notes() == ["alone"]
+
+
+def test_an_unknown_queue_ends_the_worker_with_the_known_ones(service: Service) -> None:
+    process = service.start("worker", "dramatiq", "service.actors", "--processes", "1", "--queues", "emial")
+    assert process.wait(20) != 0
+    assert "Unknown queue emial; known queues: email, default" in service.log("worker")
+
+
+def test_a_server_that_loses_jobs_is_warned_of_or_refused(service: Service, own_redis: RedisServer) -> None:
+    with own_redis.client() as control:
+        control.config_set("maxmemory-policy", "allkeys-lru")
+        control.config_set("appendonly", "no")
+    service.environment["REDIS_URL"] = own_redis.url
+    service.start_worker("warned")
+    assert "maxmemory-policy is allkeys-lru" in service.log("warned")
+    assert "appendonly is off" in service.log("warned")
+    command = ("dramatiq", "service.actors", "--processes", "1")
+    refused = service.start("refused", *command, CALLBOARD_REDIS_CHECK="refuse")
+    assert refused.wait(20) != 0
+    assert "does not start on this server" in service.log("refused")
 
 
 def test_a_worker_takes_only_the_queues_that_it_is_given(service: Service, broker: RedisBroker) -> None:
@@ -193,7 +212,11 @@ def answer() -> int:
 """
     source.write_text(text.replace("ANSWER", "41"))
     service.start_worker(
-        "worker", "--watch", str(service.folder), PYTHONPATH=str(service.folder), CALLBOARD_ACTORS=source.stem
+        "worker",
+        "--watch",
+        str(service.folder),
+        PYTHONPATH=os.pathsep.join([str(service.folder), service.environment["PYTHONPATH"]]),
+        CALLBOARD_ACTORS=source.stem,
     )
     first = send(broker, "draft.answer")
     eventually(lambda: state_of(broker, first) == "succeeded")
@@ -237,5 +260,4 @@ def test_dead_workers_jobs_come_back_after_their_lease(service: Service, broker:
     service.start_worker("second", CALLBOARD_LEASE_SECONDS="2")
     eventually(lambda: state_of(broker, message) == "succeeded", 40)
     assert [note.split()[0] for note in service.notes()] == ["start", "start", "end"]
-    keys = Keys(broker.namespace, "default")
-    assert broker.client.llen(keys.list_of("default")) == 0
+    eventually(lambda: broker.wire.backlog("default") == 0)

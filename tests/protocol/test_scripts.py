@@ -1,21 +1,25 @@
 """The contract of the Lua scripts, on every Redis-compatible server that the machine has."""
 
+import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
+import dramatiq
 import pytest
 from dramatiq.message import Message
 
-from service.broker import RedisBroker
-from service.broker.consumer import Delivery
+from service.broker import RedisBroker, events
+from service.broker.delivery import Delivery
 from service.broker.keys import Keys
-from service.broker.messages import decode_message
-from service.broker.outcome import Dead, Failure, Outcome, RetryLater, Succeeded
+from service.broker.outcome import Crashed, Dead, Failure, Outcome, RetryLater, Succeeded
+from service.broker.settlement import settlement_of
 from service.middleware import chain
 from service.settings import Settings
 from tests.servers import RedisServer, redis_flavours
 
 FAILURE = Failure("ValueError", "no", "Traceback ...")
+QUEUE = "email"
 
 
 @pytest.fixture(scope="module", params=redis_flavours().items(), ids=lambda item: item[0])
@@ -27,64 +31,105 @@ def flavour(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def broker(flavour: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisBroker]:
-    monkeypatch.setenv("REDIS_URL", flavour.url)
-    monkeypatch.setenv("CALLBOARD_NAMESPACE", f"test-{uuid.uuid4().hex}")
-    settings = Settings()
-    broker = RedisBroker(lambda: settings, chain())
-    broker.declare_queue("email")
-    yield broker
-    broker.close()
+def a_broker(flavour: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes brokers that share a namespace: each is a process of its own to Redis."""
+    namespace = f"test-{uuid.uuid4().hex}"
+    made: list[RedisBroker] = []
+
+    def make(lease_seconds: float = 30) -> RedisBroker:
+        monkeypatch.setenv("REDIS_URL", flavour.url)
+        settings = Settings().model_copy(update={"namespace": namespace, "lease_seconds": lease_seconds})
+        broker = RedisBroker(lambda: settings, chain())
+
+        @dramatiq.actor(broker=broker, actor_name="t.act", queue_name=QUEUE, priority=5)
+        def act() -> None: ...
+
+        made.append(broker)
+        return broker
+
+    yield make
+    for broker in made:
+        broker.close()
 
 
-def a_message() -> Message:
-    return Message(queue_name="email", actor_name="t.act", args=(), kwargs={"n": 1}, options={})
+@pytest.fixture
+def broker(a_broker: Any) -> RedisBroker:
+    return a_broker()
 
 
-def fetch_one(broker: RedisBroker, queue: str = "email") -> Delivery:
-    [data] = broker.fetch(queue, 10)
-    return Delivery(decode_message(data))
+def a_message(priority: int | None = None, **payload: Any) -> Message:
+    options = {} if priority is None else {"priority": priority}
+    return Message(queue_name=QUEUE, actor_name="t.act", args=(), kwargs=payload, options=options)
 
 
-def settle(broker: RedisBroker, delivery: Delivery, outcome: Outcome | None, queue: str = "email") -> bool:
+def fetch(broker: RedisBroker, count: int = 10) -> list[Delivery]:
+    return broker.fetch(QUEUE, count)[0]
+
+
+def fetch_one(broker: RedisBroker) -> Delivery:
+    [delivery] = fetch(broker)
+    return delivery
+
+
+def settle(broker: RedisBroker, delivery: Delivery, outcome: Outcome | None) -> bool:
+    """Settle at once, and say whether that was taken."""
     delivery.outcome = outcome
-    return broker.settle(delivery, queue)
+    before = event_count(broker)
+    broker.settle(QUEUE, [settlement_of(delivery)])
+    return event_count(broker) > before
+
+
+def release(broker: RedisBroker, delivery: Delivery) -> None:
+    broker.release([delivery])
+    broker.settle(QUEUE, [broker.settler._waiting.popleft()])
+
+
+def event_count(broker: RedisBroker) -> int:
+    return broker.client.xlen(Keys(broker.namespace, QUEUE).events)
 
 
 def states(broker: RedisBroker) -> list[str]:
     """The states in the stream, oldest first."""
-    entries = broker.client.xrange(Keys(broker.namespace, "email").events)
-    return [fields[b"state"].decode() for _, fields in entries]
+    found: list[str] = []
+    for entry_id, fields in broker.client.xrange(Keys(broker.namespace, QUEUE).events):
+        texts = {key.decode(): value.decode() for key, value in fields.items()}
+        found += [event["state"] for event in events.read(entry_id.decode(), texts, QUEUE)]
+    return found
 
 
-def size_of(broker: RedisBroker) -> int:
-    return broker._stock("qsize", "email")
+def record(broker: RedisBroker, message: Message) -> dict[str, str]:
+    found = broker.find_record(message.message_id)
+    assert found is not None
+    return found
+
+
+def keys_left(broker: RedisBroker) -> set[str]:
+    """The keys that hold messages: none when all is settled."""
+    keys = Keys(broker.namespace, QUEUE)
+    names = ("ready", "delayed", "messages", "leases", "deadlines", "lapses", "dead", "dead_messages")
+    return {name for name in names if broker.client.exists(getattr(keys, name))}
 
 
 def test_a_send_puts_message_and_event_in_at_once(broker: RedisBroker) -> None:
-    message = a_message()
+    message = a_message(n=1)
     assert broker.send(message)
-    record = broker.find_record(message.message_id)
-    assert record is not None
-    assert record["state"] == "pending"
-    assert record["seq"] == "1"
-    assert record["type"] == "t.act"
+    found = record(broker, message)
+    assert (found["state"], found["type"], found["attempt"]) == ("pending", "t.act", "0")
     assert states(broker) == ["pending"]
     assert fetch_one(broker).kwargs == {"n": 1}
 
 
-def test_a_success_is_recorded_with_its_result_and_the_queue_is_empty(broker: RedisBroker) -> None:
+def test_a_success_is_recorded_with_its_result_and_nothing_is_left(broker: RedisBroker) -> None:
     message = a_message()
     broker.send(message)
     delivery = fetch_one(broker)
-    broker.record_start(delivery)
+    assert record(broker, message)["state"] == "running"
     assert settle(broker, delivery, Succeeded('{"a":1}'))
-    record = broker.find_record(message.message_id)
-    assert record is not None
-    assert (record["state"], record["result"], record["attempt"], record["seq"]) == ("succeeded", '{"a":1}', "1", "3")
-    assert int(record["created_at"]) <= int(record["started_at"]) <= int(record["completed_at"])
+    found = record(broker, message)
+    assert (found["state"], found["result"], found["attempt"]) == ("succeeded", '{"a":1}', "1")
+    assert int(found["created_at"]) <= int(found["started_at"]) <= int(found["completed_at"])
     assert states(broker) == ["pending", "running", "succeeded"]
-    assert size_of(broker) == 0
+    assert keys_left(broker) == set()
 
 
 def test_a_second_settlement_changes_nothing(broker: RedisBroker) -> None:
@@ -92,71 +137,167 @@ def test_a_second_settlement_changes_nothing(broker: RedisBroker) -> None:
     broker.send(message)
     delivery = fetch_one(broker)
     assert settle(broker, delivery, Succeeded("1"))
-    assert not settle(broker, delivery, Dead(FAILURE))
-    assert not settle(broker, delivery, RetryLater(message, 0, FAILURE))
-    assert states(broker) == ["pending", "succeeded"]
-    assert size_of(broker) == 0
+    for outcome in (Dead(FAILURE), RetryLater(message, 0, FAILURE), Succeeded("2"), Crashed(FAILURE)):
+        assert not settle(broker, delivery, outcome)
+    assert record(broker, message)["result"] == "1"
+    assert keys_left(broker) == set()
 
 
-def test_a_holder_that_lost_its_message_can_settle_nothing(broker: RedisBroker) -> None:
-    broker.send(a_message())
-    late = fetch_one(broker)
-    broker.requeue("email", [late.redis_message_id])
-    assert not settle(broker, late, Succeeded("1"))
-    assert states(broker) == ["pending"]
-    assert settle(broker, fetch_one(broker), Succeeded("2"))
+def test_a_holder_whose_lease_ended_can_settle_nothing(a_broker: Any) -> None:
+    late, other = a_broker(lease_seconds=1), a_broker(lease_seconds=1)
+    message = a_message()
+    late.send(message)
+    old = fetch_one(late)
+    assert fetch(other) == []
+    time.sleep(1.05)
+    new = fetch_one(other)
+    assert int(new.lease.token) > int(old.lease.token)
+    assert new.lease.lapses == 1
+    assert new.attempt == 1, "no attempt is counted"
+    for outcome in (Succeeded("1"), Dead(FAILURE), RetryLater(message, 0, FAILURE), None):
+        assert not settle(late, old, outcome)
+    assert late.renew(QUEUE, [old.lease]) == [old.lease.entry]
+    assert settle(other, new, Succeeded("2"))
+    assert record(other, message)["result"] == "2"
+    assert keys_left(other) == set()
 
 
-def test_a_retry_moves_the_message_to_the_delay_queue_with_its_event(broker: RedisBroker) -> None:
+def test_a_renewed_lease_does_not_end(a_broker: Any) -> None:
+    holder, other = a_broker(lease_seconds=1), a_broker(lease_seconds=1)
+    holder.send(a_message())
+    delivery = fetch_one(holder)
+    for _ in range(4):
+        time.sleep(0.4)
+        assert holder.renew(QUEUE, [delivery.lease]) == []
+        assert fetch(other) == []
+    assert settle(holder, delivery, Succeeded("1"))
+
+
+def test_what_kills_its_worker_each_time_is_a_dead_letter_before_it_starts_once_more(a_broker: Any) -> None:
+    broker = a_broker(lease_seconds=1)
+    message = a_message(n=1)
+    broker.send(message)
+    starts = 0
+    for _ in range(5):
+        starts += len(fetch(broker))
+        time.sleep(1.02)
+    assert starts == 3
+    found = record(broker, message)
+    assert found["state"] == "dead"
+    assert '"crashed"' in found["error"]
+    assert keys_left(broker) == {"dead", "dead_messages"}
+    kept = broker.client.hget(Keys(broker.namespace, QUEUE).dead_messages, message.message_id)
+    assert b'"n":1' in kept
+
+
+def test_a_suspect_that_died_alone_is_given_back_or_dead_by_its_deliveries(broker: RedisBroker) -> None:
     message = a_message()
     broker.send(message)
-    delivery = fetch_one(broker)
-    broker.record_start(delivery)
-    assert settle(broker, delivery, RetryLater(delivery.copy_for_retry(""), 0, FAILURE))
-    delayed = fetch_one(broker, "email.DQ")
-    assert delayed.message_id == message.message_id
-    assert delayed.attempt == 2
-    assert "eta" in delayed.options
-    assert states(broker) == ["pending", "running", "retrying"]
-
-
-def test_death_keeps_the_message_and_the_reason(broker: RedisBroker) -> None:
-    message = a_message()
-    broker.send(message)
-    delivery = fetch_one(broker)
-    assert settle(broker, delivery, Dead(FAILURE))
-    keys = Keys(broker.namespace, "email")
-    assert broker.client.zrange(keys.dead, 0, -1) == [delivery.redis_message_id.encode()]
-    kept = broker.client.hget(keys.dead_messages, delivery.redis_message_id)
-    assert decode_message(kept).message_id == message.message_id
-    record = broker.find_record(message.message_id)
-    assert record is not None
-    assert '"no"' in record["error"]
-    assert size_of(broker) == 0
-
-
-def test_a_final_state_is_never_left(broker: RedisBroker) -> None:
-    message = a_message()
-    broker.send(message)
-    first = fetch_one(broker)
-    settle(broker, first, Succeeded("1"))
-    broker.send(message)
+    assert settle(broker, fetch_one(broker), Crashed(FAILURE))
     second = fetch_one(broker)
-    broker.record_start(second)
-    settle(broker, second, Dead(FAILURE))
-    assert states(broker) == ["pending", "succeeded"]
+    assert second.lease.is_suspect
+    assert second.lease.lapses == 1
+    assert settle(broker, second, Crashed(FAILURE))
+    assert settle(broker, fetch_one(broker), Crashed(FAILURE))
+    assert record(broker, message)["state"] == "dead"
+    assert fetch(broker) == []
 
 
-def test_a_message_that_comes_due_is_pending_and_a_retry_that_does_stays_retrying(broker: RedisBroker) -> None:
-    scheduled = a_message()
-    broker.send(scheduled, delay_ms=0)
-    broker.send(scheduled)
-    assert states(broker) == ["scheduled", "pending"]
+def test_a_retry_waits_and_counts_an_attempt(broker: RedisBroker) -> None:
+    message = a_message()
+    broker.send(message)
     delivery = fetch_one(broker)
-    broker.record_start(delivery)
-    settle(broker, delivery, RetryLater(delivery.copy_for_retry(""), 0, FAILURE))
-    broker.send(delivery.copy_for_retry(""))
-    assert states(broker) == ["scheduled", "pending", "running", "retrying"]
+    assert settle(broker, delivery, RetryLater(delivery.copy_for_retry("trace"), 200, FAILURE))
+    found = record(broker, message)
+    assert (found["state"], found["attempt"]) == ("retrying", "1")
+    assert fetch(broker) == []
+    time.sleep(0.25)
+    again = fetch_one(broker)
+    assert (again.message_id, again.attempt, again.lease.lapses) == (message.message_id, 2, 0)
+    assert states(broker) == ["pending", "running", "retrying", "running"]
+
+
+def test_death_keeps_the_message(broker: RedisBroker) -> None:
+    message = a_message(n=7)
+    broker.send(message)
+    assert settle(broker, fetch_one(broker), Dead(FAILURE))
+    keys = Keys(broker.namespace, QUEUE)
+    assert broker.client.zrange(keys.dead, 0, -1) == [message.message_id.encode()]
+    assert b'"n":7' in broker.client.hget(keys.dead_messages, message.message_id)
+    assert '\\"no\\"' in record(broker, message)["error"] or '"no"' in record(broker, message)["error"]
+
+
+def test_priority_decides_and_within_one_the_order_of_the_send(broker: RedisBroker) -> None:
+    for number, priority in enumerate([9, 5, 0, None, 5, 0, 99, -3]):
+        broker.send(a_message(priority, n=number))
+    order = [delivery.kwargs["n"] for delivery in fetch(broker, 8)]
+    assert order == [2, 5, 7, 1, 3, 4, 0, 6]
+
+
+def test_what_comes_back_keeps_its_place(a_broker: Any) -> None:
+    broker = a_broker(lease_seconds=1)
+    for number in range(4):
+        broker.send(a_message(n=number))
+    first, second = fetch(broker, 2)
+    release(broker, second)
+    assert settle(broker, first, RetryLater(first.copy_for_retry(""), 0, FAILURE))
+    time.sleep(0.01)
+    assert [delivery.kwargs["n"] for delivery in fetch(broker, 3)] == [0, 1, 2]
+    time.sleep(1.05)
+    assert [delivery.kwargs["n"] for delivery in fetch(broker, 9)] == [0, 1, 2, 3], "also after its worker died"
+
+
+def test_delayed_jobs_of_mixed_priority_due_at_once_come_out_by_priority(broker: RedisBroker) -> None:
+    for number in range(30):
+        broker.send(a_message(9 - number % 3, n=number), delay_ms=50)
+    time.sleep(0.1)
+    order = [(9 - d.kwargs["n"] % 3, d.kwargs["n"]) for d in fetch(broker, 30)]
+    assert order == sorted(order)
+
+
+def test_a_release_counts_nothing(broker: RedisBroker) -> None:
+    broker.send(a_message())
+    for _ in range(10):
+        delivery = fetch_one(broker)
+        assert (delivery.attempt, delivery.lease.lapses) == (1, 0)
+        release(broker, delivery)
+
+
+def test_a_large_backlog_of_lapsed_leases_comes_back_in_bounded_steps(a_broker: Any) -> None:
+    broker = a_broker(lease_seconds=1)
+    broker.send_many([a_message(n=number) for number in range(3000)])
+    held = [delivery for _ in range(6) for delivery in fetch(broker, 500)]
+    assert len(held) == 3000
+    time.sleep(1.1)
+    broker.send(a_message(0, n="new"))
+    seen: set[Any] = set()
+    calls = 0
+    while len(seen) < 3001:
+        calls += 1
+        assert calls < 40
+        for delivery in fetch(broker, 500):
+            seen.add(delivery.kwargs["n"])
+            settle(broker, delivery, Succeeded("1"))
+        if calls == 1:
+            assert "new" in seen, "what is new is not starved"
+
+
+def test_the_next_due_time_is_told(broker: RedisBroker) -> None:
+    assert broker.fetch(QUEUE, 1)[1] > 0.9
+    broker.send(a_message(), delay_ms=300)
+    assert 0 < broker.fetch(QUEUE, 1)[1] <= 0.3
+
+
+def test_a_clients_own_repetition_is_stored_once_and_a_further_send_of_the_id_is_stored(broker: RedisBroker) -> None:
+    message = a_message()
+    broker.send(message)
+    repeated = broker._producer.next_send()
+    name, number = repeated
+    broker._producer.next_send = lambda: (name, number)  # type: ignore[method-assign]
+    broker.send(message)  # a new number: somebody else's retry of the same id
+    broker.send(message)  # the same number: our own repetition
+    del broker._producer.next_send  # type: ignore[method-assign]
+    assert len(fetch(broker)) == 2
 
 
 def test_what_is_sent_once_within_a_time_is_stored_once(broker: RedisBroker) -> None:
@@ -164,9 +305,25 @@ def test_what_is_sent_once_within_a_time_is_stored_once(broker: RedisBroker) -> 
     assert broker.send(message, once_within_seconds=60)
     assert not broker.send(message, once_within_seconds=60)
     settle(broker, fetch_one(broker), Succeeded("1"))
-    broker.client.delete(Keys(broker.namespace, "email").job(message.message_id))
-    assert not broker.send(message, once_within_seconds=60), "also when it has ended and is projected"
-    assert size_of(broker) == 0
+    assert not broker.send(message, once_within_seconds=60), "also when it has ended"
+    assert keys_left(broker) == set()
+
+
+def test_a_message_that_nobody_can_read_is_a_dead_letter_and_its_neighbours_are_not_harmed(
+    broker: RedisBroker,
+) -> None:
+    good = [a_message(n=0), a_message(n=1)]
+    bad = a_message()
+    broker.send(good[0])
+    broker.send(bad)
+    broker.send(good[1])
+    keys = Keys(broker.namespace, QUEUE)
+    stored = broker.client.hget(keys.messages, bad.message_id)
+    broker.client.hset(keys.messages, bad.message_id, stored.partition(b"\n")[0] + b"\n\xff{not json")
+    assert [delivery.kwargs["n"] for delivery in fetch(broker)] == [0, 1]
+    broker.settle(QUEUE, [broker.settler._waiting.popleft()])
+    assert record(broker, bad)["state"] == "dead"
+    assert broker.client.hget(keys.dead_messages, bad.message_id) == b"\xff{not json"
 
 
 def test_scripts_load_themselves_after_the_server_forgot_them(broker: RedisBroker) -> None:
@@ -179,15 +336,32 @@ def test_scripts_load_themselves_after_the_server_forgot_them(broker: RedisBroke
 def test_namespaces_share_a_server_without_meeting(broker: RedisBroker, flavour: RedisServer) -> None:
     other_settings = Settings().model_copy(update={"namespace": "another"})
     other = RedisBroker(lambda: other_settings, chain())
-    other.declare_queue("email")
+    other.declare_queue(QUEUE)
     broker.send(a_message())
-    assert other.fetch("email", 10) == []
-    assert len(broker.fetch("email", 10)) == 1
+    assert fetch(other) == []
+    assert len(fetch(broker)) == 1
     other.close()
 
 
+def test_a_full_server_takes_no_sends_and_still_settles(broker: RedisBroker) -> None:
+    from service.errors import BrokerUnavailable
+
+    for _ in range(5):
+        broker.send(a_message())
+    broker.client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(BrokerUnavailable) as refused:
+            broker.send(a_message())
+        assert refused.value.may_be_stored is False
+        for delivery in fetch(broker):
+            assert settle(broker, delivery, Succeeded("1"))
+    finally:
+        broker.client.config_set("maxmemory", "0")
+    assert keys_left(broker) == set()
+
+
 def test_an_id_that_the_database_can_not_hold_is_refused_at_once(broker: RedisBroker) -> None:
-    message = Message(queue_name="email", actor_name="t", args=(), kwargs={}, options={}, message_id="mine")
+    message = Message(queue_name=QUEUE, actor_name="t", args=(), kwargs={}, options={}, message_id="mine")
     with pytest.raises(ValueError, match="UUID"):
         broker.send(message)
-    assert size_of(broker) == 0
+    assert keys_left(broker) == set()

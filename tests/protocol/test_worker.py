@@ -11,11 +11,12 @@ from dramatiq.composition import group, pipeline
 from dramatiq.message import Message
 from dramatiq.worker import Worker
 
-from service.broker import RedisBroker
+from service.broker import RedisBroker, events
 from service.broker.keys import Keys
 from service.errors import DeclarationError, Permanent
 from service.job import Job
 from service.middleware.context import current_job_or_none
+from service.settings import Settings
 from service.state.snapshot import Snapshot
 from service.state.states import State, is_final
 from tests.servers import eventually
@@ -35,8 +36,13 @@ def end_of(broker: RedisBroker, message: Message[Any], timeout_seconds: float = 
 
 
 def states_of(broker: RedisBroker, message: Message[Any]) -> list[str]:
-    entries = broker.client.xrange(Keys(broker.namespace, message.queue_name).events)
-    return [fields[b"state"].decode() for _, fields in entries if fields[b"job_id"].decode() == message.message_id]
+    queue = message.queue_name
+    found: list[str] = []
+    for entry_id, fields in broker.client.xrange(Keys(broker.namespace, queue).events):
+        texts = {key.decode(): value.decode() for key, value in fields.items()}
+        read = events.read(entry_id.decode(), texts, queue)
+        found += [event["state"] for event in read if event["job_id"] == message.message_id]
+    return found
 
 
 def test_a_plain_actor_is_run_and_recorded(broker: RedisBroker, start_worker: StartWorker) -> None:
@@ -196,7 +202,27 @@ def test_a_time_limit_interrupts_the_job(broker: RedisBroker, start_worker: Star
     assert "TimeLimitExceeded" in job.error["type"]
 
 
-def test_an_unknown_actor_is_a_dead_letter_with_its_reason(broker: RedisBroker, start_worker: StartWorker) -> None:
+def test_an_actor_that_is_unknown_here_is_left_to_others_for_a_while(
+    broker: RedisBroker, start_worker: StartWorker
+) -> None:
+    broker.declare_queue("default")
+    start_worker()
+    message = Message(queue_name="default", actor_name="next.release", args=(), kwargs={}, options={})
+    broker.enqueue(message)
+    eventually(lambda: find(broker, message).state is State.SCHEDULED)
+
+    @dramatiq.actor(broker=broker, actor_name="next.release")
+    def known_now() -> str:
+        return "done"
+
+    job = end_of(broker, message)
+    assert (job.result, job.attempt) == ("done", 1)
+
+
+def test_an_unknown_actor_is_a_dead_letter_with_its_reason(
+    broker: RedisBroker, start_worker: StartWorker, settings: Settings
+) -> None:
+    broker._settings = lambda: settings.model_copy(update={"unknown_actor_seconds": 0})
     broker.declare_queue("default")
     start_worker()
     message = Message(queue_name="default", actor_name="gone", args=(), kwargs={}, options={})
@@ -229,7 +255,7 @@ def test_a_delayed_job_is_scheduled_first_and_runs_when_due(broker: RedisBroker,
     job = end_of(broker, message)
     assert job.started_at is not None
     assert (job.started_at - job.created_at).total_seconds() >= 0.4
-    assert states_of(broker, message) == ["scheduled", "pending", "running", "succeeded"]
+    assert states_of(broker, message) == ["scheduled", "running", "succeeded"]
 
 
 def test_results_that_have_no_json_form_do_not_undo_a_success(broker: RedisBroker, start_worker: StartWorker) -> None:
@@ -338,9 +364,9 @@ def test_queues_of_long_jobs_leave_to_others_what_they_can_not_start(
     try:
         eventually(lambda: sum(find(broker, message).state is State.RUNNING for message in messages) == 2)
         keys = Keys(broker.namespace, "reports")
-        eventually(lambda: broker.client.llen(keys.list_of("reports")) == 4)
+        eventually(lambda: broker.client.zcard(keys.ready) == 4)
         time.sleep(0.5)
-        assert broker.client.llen(keys.list_of("reports")) == 4
+        assert broker.client.zcard(keys.ready) == 4
     finally:
         release.set()
     for message in messages:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC
 
+import dramatiq
 import pytest
 from dramatiq.message import Message
 from hypothesis import HealthCheck, given
@@ -14,14 +15,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, select, text
 
-from service.broker import RedisBroker
-from service.broker.consumer import Delivery
+from service.broker import RedisBroker, events
+from service.broker.delivery import Delivery
 from service.broker.keys import Keys
-from service.broker.messages import decode_message
-from service.broker.outcome import Dead, Failure, RetryLater, Succeeded
+from service.broker.outcome import Dead, Failure, Outcome, RetryLater, Succeeded
+from service.broker.settlement import settlement_of
 from service.state.database import engine_for
 from service.state.history import History
-from service.state.projector import Projector
+from service.state.projector import Entry, Projector
 from service.state.snapshot import Snapshot
 from service.state.states import State
 from service.state.tables import jobs
@@ -37,7 +38,9 @@ def engine(database_url: str) -> Iterator[Engine]:
 
 @pytest.fixture
 def projector(broker: RedisBroker, engine: Engine) -> Projector:
-    broker.declare_queue("email")
+    @dramatiq.actor(broker=broker, actor_name="t.act", queue_name="email")
+    def act() -> None: ...
+
     return Projector(broker, engine)
 
 
@@ -53,12 +56,19 @@ def send(broker: RedisBroker) -> Message:
     return message
 
 
+def start(broker: RedisBroker) -> Delivery:
+    [delivery] = broker.fetch("email", 1)[0]
+    return delivery
+
+
+def settle(broker: RedisBroker, delivery: Delivery, outcome: Outcome) -> None:
+    delivery.outcome = outcome
+    broker.settle("email", [settlement_of(delivery)])
+
+
 def run(broker: RedisBroker, *, fails: bool = False) -> Delivery:
-    [data] = broker.fetch("email", 1)
-    delivery = Delivery(decode_message(data))
-    broker.record_start(delivery)
-    delivery.outcome = Dead(Failure("ValueError", "no\x00", "trace")) if fails else Succeeded('{"b":1,"a":2}')
-    broker.settle(delivery, "email")
+    delivery = start(broker)
+    settle(broker, delivery, Dead(Failure("ValueError", "no\x00", "trace")) if fails else Succeeded('{"b":1,"a":2}'))
     return delivery
 
 
@@ -77,9 +87,11 @@ def test_a_finished_job_is_a_whole_row_and_leaves_nothing_in_redis(
 ) -> None:
     message = send(broker)
     run(broker)
+    [(last_id, _)] = broker.client.xrevrange(Keys(broker.namespace, "email").events, count=1)
     project(projector, engine)
     stored = row(engine, message)
-    assert (stored["state"], stored["sequence"], stored["attempt"]) == ("succeeded", 3, 1)
+    assert (stored["state"], stored["attempt"]) == ("succeeded", 1)
+    assert stored["sequence"] == events.sequence_of(last_id.decode()), "the last of its three events made the row"
     assert list(stored["result"]) == ["b", "a"], "keys keep their order"
     assert stored["created_at"] <= stored["started_at"] <= stored["completed_at"]
     assert stored["created_at"].tzinfo is not None
@@ -104,18 +116,23 @@ def test_every_transition_is_logged_once(
 
 
 def test_what_was_stored_and_not_yet_trimmed_is_not_stored_or_logged_again(
-    broker: RedisBroker, engine: Engine, projector: Projector, caplog: pytest.LogCaptureFixture
+    broker: RedisBroker,
+    engine: Engine,
+    projector: Projector,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     message = send(broker)
     run(broker)
-    entries = broker.client.xrange(Keys(broker.namespace, "email").events)
-    project(projector, engine)
+    with monkeypatch.context() as killed, engine.connect() as connection:
+        # As after a kill between the commit and the trim.
+        killed.setattr(projector, "_forget", lambda entries: None)
+        assert projector.project_batch(connection) == 3
     before = row(engine, message)
-    # As after a kill between the commit and the trim.
-    for _, fields in entries:
-        broker.client.xadd(Keys(broker.namespace, "email").events, fields)
+    assert stream_length(broker) == 3
     caplog.set_level(logging.INFO)
     project(projector, engine)
+    assert stream_length(broker) == 0
     assert row(engine, message) == before
     assert not [record for record in caplog.records if record.getMessage() == "Job status updated"]
 
@@ -123,9 +140,9 @@ def test_what_was_stored_and_not_yet_trimmed_is_not_stored_or_logged_again(
 def test_an_entry_that_nobody_can_read_does_not_hold_up_the_rest(
     broker: RedisBroker, engine: Engine, projector: Projector, caplog: pytest.LogCaptureFixture
 ) -> None:
-    events = Keys(broker.namespace, "email").events
-    broker.client.xadd(events, {"state": "odd"})
-    broker.client.xadd(events, {b"\xff": b"\xff"})
+    stream = Keys(broker.namespace, "email").events
+    broker.client.xadd(stream, {"state": "odd"})
+    broker.client.xadd(stream, {b"\xff": b"\xff"})
     message = send(broker)
     run(broker)
     project(projector, engine)
@@ -134,14 +151,36 @@ def test_an_entry_that_nobody_can_read_does_not_hold_up_the_rest(
     assert len([record for record in caplog.records if "can't be read" in record.getMessage()]) == 2
 
 
+def test_a_job_that_nobody_can_read_does_not_hold_up_those_that_share_its_entry(
+    broker: RedisBroker, engine: Engine, projector: Projector, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent = [
+        Message(queue_name="email", actor_name=name, args=(), kwargs={}, options={}) for name in ("a", "b\x00", "c")
+    ]
+    broker.send_many(sent)
+    project(projector, engine)
+    assert [row(engine, message)["type"] for message in (sent[0], sent[2])] == ["a", "c"]
+    assert stream_length(broker) == 0
+    assert len([record for record in caplog.records if "can't be read" in record.getMessage()]) == 1
+
+
+def test_a_further_copy_of_a_job_leaves_nothing_in_redis_either(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    message = send(broker)
+    broker.send(message)
+    run(broker)
+    run(broker)
+    project(projector, engine)
+    assert row(engine, message)["state"] == "succeeded"
+    assert not broker.client.exists(Keys(broker.namespace, "email").finals)
+
+
 def test_a_nul_in_an_error_does_not_keep_the_job_from_ending(
     broker: RedisBroker, engine: Engine, projector: Projector
 ) -> None:
     message = send(broker)
-    [data] = broker.fetch("email", 1)
-    delivery = Delivery(decode_message(data))
-    delivery.outcome = Dead(Failure.of(ValueError("a\x00b \ud800 c\\u0000d")))
-    broker.settle(delivery, "email")
+    settle(broker, start(broker), Dead(Failure.of(ValueError("a\x00b \ud800 c\\u0000d"))))
     project(projector, engine)
     stored = row(engine, message)
     assert stored["state"] == "dead"
@@ -166,24 +205,19 @@ def test_any_order_and_any_repetition_end_in_the_newest_state(
     data: st.DataObject, broker: RedisBroker, engine: Engine, projector: Projector
 ) -> None:
     histories = [events_of_a_job() for _ in range(data.draw(st.integers(1, 4)))]
-    events = [event for history in histories for event in history]
-    events += data.draw(st.lists(st.sampled_from(events), max_size=6))
-    random.Random(data.draw(st.integers())).shuffle(events)
-    for event in events:
-        fields = {
-            "job_id": str(event.job_id),
-            "seq": str(event.sequence),
-            "type": event.type,
-            "queue": event.queue,
-            "state": event.state,
-            "attempt": "1",
-            "created_at": "1000",
-            "at": str(int(event.changed_at.timestamp() * 1000)),
-        }
-        broker.client.xadd(Keys(broker.namespace, "email").events, fields)
-        if data.draw(st.booleans()):
-            project(projector, engine)
-    project(projector, engine)
+    told = [event for history in histories for event in history]
+    told += data.draw(st.lists(st.sampled_from(told), max_size=6))
+    random.Random(data.draw(st.integers())).shuffle(told)
+    # The stream itself keeps its order, so the batches are handed over in its place.
+    batch: list[Entry] = []
+    with pytest.MonkeyPatch.context() as stream, engine.connect() as connection:
+        stream.setattr(projector, "_read", lambda block_ms: batch)
+        for event in told:
+            batch.append(Entry("email", f"{event.sequence}-0".encode(), {str(event.job_id): event}))
+            if data.draw(st.booleans()):
+                projector.project_batch(connection)
+                batch.clear()
+        projector.project_batch(connection)
     with engine.connect() as connection:
         found = connection.execute(select(jobs.c.job_id, jobs.c.sequence, jobs.c.state)).all()
     stored = {row.job_id: (row.sequence, row.state) for row in found}
@@ -241,11 +275,8 @@ def test_the_projector_goes_on_after_its_connection_was_cut(
 
 def test_a_retry_is_shown_as_it_is(broker: RedisBroker, engine: Engine, projector: Projector) -> None:
     message = send(broker)
-    [data] = broker.fetch("email", 1)
-    delivery = Delivery(decode_message(data))
-    broker.record_start(delivery)
-    delivery.outcome = RetryLater(delivery.copy_for_retry(""), 1000, Failure("ValueError", "no", ""))
-    broker.settle(delivery, "email")
+    delivery = start(broker)
+    settle(broker, delivery, RetryLater(delivery.copy_for_retry(""), 1000, Failure("ValueError", "no", "")))
     project(projector, engine)
     stored = row(engine, message)
     assert (stored["state"], stored["completed_at"]) == ("retrying", None)

@@ -11,7 +11,7 @@ import pytest
 from dramatiq.errors import ActorNotFound
 from pydantic import BaseModel
 
-from service.broker.consumer import Delivery
+from service.broker.delivery import Delivery, Lease
 from service.errors import DeclarationError, PayloadError
 from service.job import Backoff, Job, current_job, job
 from service.middleware.context import CurrentJob
@@ -30,7 +30,17 @@ def run(broker):
     """Run a message as a worker does: the chain's context around the call with JSON."""
 
     def process(message):
-        delivery = Delivery(dramatiq.Message.decode(message.encode()))
+        lease = Lease(
+            queue=message.queue_name,
+            entry=message.message_id,
+            token="1",
+            started_ms=2000,
+            created_ms=1000,
+            attempt=message.options.get("retries", 0) + 1,
+            lapses=0,
+            max_deliveries=3,
+        )
+        delivery = Delivery(dramatiq.Message.decode(message.encode()), lease)
         context = CurrentJob()
         context.before_process_message(broker, delivery)
         try:
@@ -350,3 +360,11 @@ def test_importing_actors_first_does_not_make_a_broker_of_dramatiqs_own(tmp_path
         check=True,
     )
     assert done.stdout.strip() == "None"
+
+
+@pytest.mark.parametrize("name", ["", "two\nlines", "nul\x00"])
+def test_a_name_that_could_not_be_stored_is_refused(name):
+    with pytest.raises(DeclarationError, match="must be printable text"):
+
+        @job(name=name, queue="default")
+        def anything() -> None: ...

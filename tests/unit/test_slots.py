@@ -1,6 +1,7 @@
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,14 @@ LONG = [name for name, policy in QUEUES.items() if not policy.fetch_ahead]
 queues = st.sampled_from(list(QUEUES))
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of the slots, in seconds: it stands until the test sets it."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr("service.broker.slots.time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
 @given(st.integers(1, 200), st.lists(st.tuples(queues, st.integers(0, 60)), max_size=60))
 def test_a_queue_never_holds_more_than_its_concurrency_nor_long_jobs_more_than_the_threads(threads, steps):
     slots = Slots(threads)
@@ -20,11 +29,67 @@ def test_a_queue_never_holds_more_than_its_concurrency_nor_long_jobs_more_than_t
     for queue, returned in steps:
         held[queue] += slots.take(queue)
         assert held[queue] <= QUEUES[queue].concurrency
-        assert held[queue] <= 2 * threads
+        assert held[queue] <= threads, "nothing has ended, so nothing is known to be short"
         assert sum(held[name] for name in LONG) <= threads
+        assert slots.is_idle == (not any(held.values()))
         settled = min(returned, held[queue])
         slots.give_back(queue, settled)
         held[queue] -= settled
+
+
+def ask(slots, queue):
+    """Take until there is nothing to take, as a consumer does: from then on it waits to be called."""
+    taken = slots.take(queue)
+    return taken + ask(slots, queue) if taken else 0
+
+
+def drain(slots, clock, queue, job_seconds, rounds, spread_seconds=0.0):
+    """Let every thread work through jobs of one length, and return the most that was held beyond the threads."""
+    held = ask(slots, queue)
+    running = min(held, slots.threads)
+    beyond = 0
+    for _ in range(rounds):
+        clock.now += job_seconds - spread_seconds * running
+        for _ in range(running):
+            clock.now += spread_seconds
+            held -= 1
+            if slots.finished(queue):
+                held += ask(slots, queue)
+            beyond = max(beyond, held - slots.threads)
+    for _ in range(held):
+        slots.finished(queue)
+    return beyond
+
+
+@pytest.mark.parametrize("job_seconds", [0.0005, 0.001, 0.005])
+def test_what_is_held_beyond_the_threads_is_about_20_ms_of_short_jobs(clock, job_seconds):
+    beyond = drain(Slots(8), clock, "email", job_seconds, 200)
+    assert 0.4 * 8 * 0.02 / job_seconds <= beyond <= 1.2 * 8 * 0.02 / job_seconds
+
+
+@pytest.mark.parametrize("spread_seconds", [0.0, 0.0001, 0.002, 0.005, 0.02])
+@pytest.mark.parametrize("job_seconds", [0.2, 1, 60])
+def test_nothing_is_held_beyond_the_threads_when_jobs_are_long_also_when_they_end_together(
+    clock, job_seconds, spread_seconds
+):
+    assert drain(Slots(8), clock, "email", job_seconds, 20, spread_seconds) <= 8 * 0.02 / job_seconds
+
+
+def test_how_short_the_jobs_were_before_a_pause_says_nothing_of_those_after_it(clock):
+    slots = Slots(8)
+    assert drain(slots, clock, "email", 0.0005, 200) > 0
+    assert slots.is_idle
+    clock.now += 60
+    assert slots.take("email") == 8
+
+
+def test_more_threads_than_a_queue_may_use_fetch_nothing_ahead(clock):
+    slots = Slots(threads=20)
+    assert slots.take("default") == 10
+    for _ in range(1000):
+        clock.now += 0.001
+        slots.finished("default")
+        assert slots.take("default") == 1
 
 
 @given(st.integers(1, 200), queues)
@@ -82,4 +147,5 @@ def test_many_threads_together_stay_within_the_bounds(slow_table, threads):
         worker.join()
     assert not broken
     assert not any(held.values())
-    assert slots.take("email") == min(50, 2 * threads)
+    assert slots.is_idle
+    assert slots.take("email") == min(50, threads)

@@ -45,6 +45,10 @@ def test_a_success_keeps_its_result_and_no_error_of_the_attempts_before():
     assert snapshot.completed_at == datetime(2023, 11, 14, 22, 13, 22, tzinfo=UTC)
 
 
+def test_the_highest_sequence_that_the_database_holds_is_taken():
+    assert Snapshot.from_event(event(seq=str(2**63 - 1))).sequence == 2**63 - 1
+
+
 @pytest.mark.parametrize("state", ["retrying", "dead", "running"])
 def test_a_failure_keeps_its_error(state):
     error = {"type": "ValueError", "message": "no", "traceback": "..."}
@@ -63,7 +67,7 @@ def test_an_event_that_lacks_a_field_is_refused(missing):
         {"job_id": "1"},
         {"seq": "x"},
         {"seq": "-1"},
-        {"seq": str(2**31)},
+        {"seq": str(2**63)},
         {"attempt": str(2**31)},
         {"state": "lost"},
         {"at": "soon"},

@@ -1,0 +1,51 @@
+"""Actors for the fault tests: they note each start with its process, and misbehave in their own ways."""
+
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+import dramatiq
+
+from service.broker import broker
+
+
+def note(word: str) -> None:
+    # One write to a file opened for appending is whole, whatever else writes, and survives the process.
+    line = f"{word} {os.getpid()} {time.time():.3f}\n".encode()
+    file = os.open(Path(os.environ["NOTES"]), os.O_WRONLY | os.O_APPEND)
+    os.write(file, line)
+    os.close(file)
+
+
+@dramatiq.actor(broker=broker, actor_name="fault.good", queue_name="default")
+def good(word: str, seconds: float = 0.05) -> str:
+    note(f"start-{word}")
+    time.sleep(seconds)
+    note(f"end-{word}")
+    return word
+
+
+@dramatiq.actor(broker=broker, actor_name="fault.kill", queue_name="default")
+def kill(how: str) -> None:
+    note(f"kill-{how}")
+    if how == "sigkill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "segfault":
+        ctypes.string_at(0)
+    else:
+        os._exit(3)
+
+
+@dramatiq.actor(broker=broker, actor_name="fault.kill_once", queue_name="default", max_deliveries=1)
+def kill_once() -> None:
+    note("kill-once")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dramatiq.actor(broker=broker, actor_name="fault.fail", queue_name="default", min_backoff=100, max_backoff=200)
+def fail(word: str) -> None:
+    note(f"fail-{word}")
+    time.sleep(0.5)
+    raise ValueError(word)

@@ -1,0 +1,161 @@
+"""A plain model of one queue: what the scripts have to do, said once more without Redis."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+PRIORITY_STEP = 2**49
+
+
+class Place(StrEnum):
+    """Where a message that is not settled for good is."""
+
+    READY = "ready"
+    DELAYED = "delayed"
+    LEASED = "leased"
+
+
+@dataclass
+class Item:
+    """One message in the queue."""
+
+    name: str
+    message_id: str
+    score: int
+    created: int
+    attempt: int
+    most: int
+    place: Place = Place.READY
+    lapses: int = 0
+    due: int = 0
+    deadline: int = 0
+    token: int = 0
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a sender says of one message."""
+
+    message_id: str
+    priority: int
+    attempt: int
+    most: int
+
+
+@dataclass
+class Model:
+    """One queue. `bound` is how many lapsed, and how many due messages one fetch returns."""
+
+    now: int
+    lease_ms: int
+    bound: int
+    counter: int = 0
+    items: dict[str, Item] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
+    finals: set[str] = field(default_factory=set)
+    once: set[str] = field(default_factory=set)
+    #: For each name the states of each of its lives: a finished job may be sent again.
+    lives: dict[str, list[list[str]]] = field(default_factory=dict)
+
+    def send(self, sent: list[Sent], delay_ms: int | None, once: bool) -> bool:
+        """Put messages in; a copy of one that is still here gets a name of its own."""
+        if once and sent[0].message_id in self.once:
+            return False
+        if once:
+            self.once.add(sent[0].message_id)
+        last = self.counter + len(sent)
+        for number, one in enumerate(sent):
+            name = one.message_id
+            if name in self.items:
+                name = f"{name}~{last - number}"
+            score = one.priority * PRIORITY_STEP + self.counter + 1 + number
+            item = Item(name, one.message_id, score, self.now, one.attempt, one.most)
+            if delay_ms is not None:
+                item.place, item.due = Place.DELAYED, self.now + delay_ms
+            self.items[name] = item
+            self.lives.setdefault(name, []).append(["pending" if delay_ms is None else "scheduled"])
+        self.counter = last
+        return True
+
+    def fetch(self, count: int) -> list[Item]:
+        """Return what lapsed and what is due, then lease."""
+        for item in self._first(Place.LEASED, lambda item: item.deadline)[: self.bound]:
+            if item.deadline <= self.now:
+                self._lapse(item)
+        for item in self._first(Place.DELAYED, lambda item: item.due)[: self.bound]:
+            if item.due <= self.now:
+                item.place = Place.READY
+        taken = self._first(Place.READY, lambda item: item.score)[:count]
+        for item in taken:
+            self.counter += 1
+            item.place, item.token, item.deadline = Place.LEASED, self.counter, self.now + self.lease_ms
+            self._event(item, "running")
+        return taken
+
+    def soonest(self) -> int | None:
+        """The ms until something comes due or lapses."""
+        times = [item.due for item in self.items.values() if item.place is Place.DELAYED]
+        times += [item.deadline for item in self.items.values() if item.place is Place.LEASED]
+        return max(min(times) - self.now, 0) if times else None
+
+    def holds(self, name: str, token: int) -> bool:
+        """Whether this delivery may still settle."""
+        item = self.items.get(name)
+        return item is not None and item.place is Place.LEASED and item.token == token
+
+    def settle(self, name: str, token: int, outcome: str, delay_ms: int) -> bool:
+        """Carry out an outcome, or nothing where the delivery is not the newest."""
+        if not self.holds(name, token):
+            return False
+        item = self.items[name]
+        match outcome:
+            case "done" | "dead":
+                self._end(item, "succeeded" if outcome == "done" else "dead")
+            case "drop":
+                del self.items[name]
+            case "retry":
+                item.place, item.due = Place.DELAYED, self.now + delay_ms
+                item.attempt, item.lapses = item.attempt + 1, 0
+                self._event(item, "retrying")
+            case "snooze":
+                item.place, item.due = Place.DELAYED, self.now + delay_ms
+                self._event(item, "scheduled")
+            case "release":
+                item.place = Place.READY
+                self._event(item, "pending")
+            case "crashed":
+                self._lapse(item)
+                if name in self.items:
+                    self._event(item, "pending")
+        return True
+
+    def renew(self, held: list[tuple[str, int]]) -> list[str]:
+        """Extend leases. Returns the names of the lost ones."""
+        for name, token in held:
+            if self.holds(name, token):
+                self.items[name].deadline = self.now + self.lease_ms
+        return [name for name, token in held if not self.holds(name, token)]
+
+    def names(self, place: Place) -> set[str]:
+        return {name for name, item in self.items.items() if item.place is place}
+
+    def _first(self, place: Place, by: Callable[[Item], int]) -> list[Item]:
+        """As a sorted set orders: by score, then by name."""
+        found = [item for item in self.items.values() if item.place is place]
+        return sorted(found, key=lambda item: (by(item), item.name))
+
+    def _lapse(self, item: Item) -> None:
+        item.lapses += 1
+        item.place = Place.READY
+        if item.lapses >= item.most:
+            self._end(item, "dead")
+
+    def _end(self, item: Item, state: str) -> None:
+        self._event(item, state)
+        self.finals.add(item.name)
+        if state == "dead":
+            self.dead.add(item.name)
+        del self.items[item.name]
+
+    def _event(self, item: Item, state: str) -> None:
+        self.lives[item.name][-1].append(state)
