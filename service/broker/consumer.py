@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
 
 
+DRAINING_SECONDS = 0.1
+
+
 class QueueConsumer(Consumer):
     """Iterates over one queue. None means that there is nothing now.
 
@@ -31,6 +34,11 @@ class QueueConsumer(Consumer):
         broker.link.consumer_started(queue)
 
     def __next__(self) -> Delivery | None:
+        if self._broker.draining:
+            # What a fetch that was under way has brought: no thread of this process will run it.
+            self.close()
+            time.sleep(DRAINING_SECONDS)
+            return None
         if not self._fetched and self._is_time():
             self._fetch()
         return self._fetched.popleft() if self._fetched else None

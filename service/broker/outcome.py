@@ -72,8 +72,14 @@ class Crashed:
 Outcome = Succeeded | Dead | RetryLater | Crashed
 
 
+#: Of actors that return nothing: most of them.
+NOTHING = Succeeded("null")
+
+
 def succeeded(result: object) -> Succeeded:
     """Describe a success. Never raises: a result that has no JSON form is kept as readable text."""
+    if result is None:
+        return NOTHING
     try:
         # A generator is not run to its end: what is inside would run outside of the job, maybe for ever.
         value = _repr_of(result) if isgenerator(result) else result

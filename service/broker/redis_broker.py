@@ -172,11 +172,16 @@ class RedisBroker(Broker):
         for queue, own in by_queue.items():
             for start in range(0, len(own), SEND_BATCH):
                 batch = own[start : start + SEND_BATCH]
+                for message in batch:
+                    self.emit_before("enqueue", message, delay_ms)
                 try:
                     self._send_rows(queue, [self._row(message, delay_ms) for message in batch])
-                    report.stored.extend(batch)
                 except BrokerUnavailable as error:
                     report.failed.extend((message, error) for message in batch)
+                    continue
+                report.stored.extend(batch)
+                for message in batch:
+                    self.emit_after("enqueue", message, delay_ms)
         return report
 
     def _send_rows(self, queue: str, rows: Sequence[Row], once_within_seconds: int = 0) -> bool:

@@ -10,24 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from dramatiq.message import Message
 
 from service.broker import RedisBroker
 from tests.e2e.conftest import Service
+from tests.jobs import send, state_of
 from tests.servers import RedisServer, eventually
-
-
-def send(broker: RedisBroker, actor: str, queue: str = "default", **payload: object) -> Message:
-    broker.declare_queue(queue)
-    message: Message = Message(queue_name=queue, actor_name=actor, args=(), kwargs=payload, options={})
-    broker.send(message)
-    return message
-
-
-def state_of(broker: RedisBroker, message: Message) -> str:
-    record = broker.find_record(message.message_id)
-    assert record is not None
-    return record["state"]
 
 
 def test_dramatiq_alone_is_a_working_worker(service: Service, broker: RedisBroker) -> None:

@@ -8,27 +8,14 @@ from collections import Counter
 
 import psutil
 import pytest
-from dramatiq.message import Message
 
 from service.broker import RedisBroker
 from service.broker.keys import Keys
 from tests.e2e.conftest import Service
+from tests.jobs import send, state_of
 from tests.servers import eventually
 
 LEASE = {"CALLBOARD_LEASE_SECONDS": "2", "CALLBOARD_ACTORS": "fault_jobs"}
-
-
-def send(broker: RedisBroker, actor: str, *args: object) -> Message:
-    broker.declare_queue("default")
-    message: Message = Message(queue_name="default", actor_name=f"fault.{actor}", args=args, kwargs={}, options={})
-    broker.send(message)
-    return message
-
-
-def state_of(broker: RedisBroker, message: Message) -> str:
-    record = broker.find_record(message.message_id)
-    assert record is not None
-    return record["state"]
 
 
 def counts(service: Service) -> Counter[str]:
@@ -40,7 +27,7 @@ def test_a_job_runs_elsewhere_within_its_lease_and_two_seconds(
     service: Service, broker: RedisBroker, victim: str
 ) -> None:
     process = service.start_worker("first", **LEASE)
-    message = send(broker, "good", "a", 3.0)
+    message = send(broker, "fault.good", "a", 3.0)
     eventually(lambda: counts(service)["start-a"] == 1)
     service.start_worker("second", **LEASE)
     worker = int(service.notes()[0].split()[1])
@@ -67,7 +54,7 @@ def test_a_job_runs_elsewhere_within_its_lease_and_two_seconds(
 def test_a_job_far_longer_than_its_lease_runs_once(service: Service, broker: RedisBroker) -> None:
     service.start_worker("first", CALLBOARD_LEASE_SECONDS="1", CALLBOARD_ACTORS="fault_jobs")
     service.start_worker("second", CALLBOARD_LEASE_SECONDS="1", CALLBOARD_ACTORS="fault_jobs")
-    message = send(broker, "good", "long", 6.0)
+    message = send(broker, "fault.good", "long", 6.0)
     eventually(lambda: state_of(broker, message) == "succeeded", 20)
     assert counts(service) == {"start-long": 1, "end-long": 1}
 
@@ -76,7 +63,7 @@ def test_a_worker_paused_beyond_its_lease_can_not_settle_and_its_job_is_interrup
     service: Service, broker: RedisBroker
 ) -> None:
     service.start_worker("first", **LEASE)
-    message = send(broker, "good", "a", 8.0)
+    message = send(broker, "fault.good", "a", 8.0)
     eventually(lambda: counts(service)["start-a"] == 1)
     paused = psutil.Process(int(service.notes()[0].split()[1]))
     paused.suspend()
@@ -93,9 +80,9 @@ def test_a_worker_paused_beyond_its_lease_can_not_settle_and_its_job_is_interrup
 def test_a_killer_among_good_jobs_is_proved_and_they_all_finish(
     service: Service, broker: RedisBroker, how: str
 ) -> None:
-    goods = [send(broker, "good", f"g{number}", 0.05) for number in range(50)]
-    killer = send(broker, "kill", how)
-    goods += [send(broker, "good", f"g{number}", 0.05) for number in range(50, 100)]
+    goods = [send(broker, "fault.good", f"g{number}", 0.05) for number in range(50)]
+    killer = send(broker, "fault.kill", how)
+    goods += [send(broker, "fault.good", f"g{number}", 0.05) for number in range(50, 100)]
     service.start("worker", "callboard", "worker", "default", "--processes", "4", "--threads", "8", **LEASE)
     eventually(lambda: state_of(broker, killer) == "dead", 120)
     eventually(lambda: all(state_of(broker, message) == "succeeded" for message in goods), 120)
@@ -111,9 +98,9 @@ def test_a_killer_among_good_jobs_is_proved_and_they_all_finish(
 
 @pytest.mark.timeout(240)
 def test_a_killer_under_plain_dramatiq_which_stops_all_its_processes(service: Service, broker: RedisBroker) -> None:
-    goods = [send(broker, "good", f"g{number}", 0.05) for number in range(20)]
-    killer = send(broker, "kill", "exit")
-    goods += [send(broker, "good", f"g{number}", 0.05) for number in range(20, 40)]
+    goods = [send(broker, "fault.good", f"g{number}", 0.05) for number in range(20)]
+    killer = send(broker, "fault.kill", "exit")
+    goods += [send(broker, "fault.good", f"g{number}", 0.05) for number in range(20, 40)]
     command = ("dramatiq", "service.actors", "--processes", "2", "--threads", "8")
     deadline = time.monotonic() + 120
     process: subprocess.Popen[bytes] | None = None
@@ -130,8 +117,8 @@ def test_a_killer_under_plain_dramatiq_which_stops_all_its_processes(service: Se
 
 def test_with_one_delivery_allowed_a_killer_starts_once_and_alone(service: Service, broker: RedisBroker) -> None:
     service.start_worker("worker", **LEASE)
-    killer = send(broker, "kill_once")
-    good = send(broker, "good", "beside", 1.0)
+    killer = send(broker, "fault.kill_once")
+    good = send(broker, "fault.good", "beside", 1.0)
     started = time.monotonic()
     eventually(lambda: state_of(broker, killer) == "dead", 20)
     assert time.monotonic() - started < 10

@@ -11,7 +11,8 @@ from service.errors import BrokerUnavailable
 from service.middleware import chain
 from service.settings import load_settings
 from tests.e2e.conftest import Service
-from tests.faults.test_crashes import LEASE, counts, send, state_of
+from tests.faults.test_crashes import LEASE, counts
+from tests.jobs import send, state_of
 from tests.servers import RedisServer, eventually
 
 
@@ -31,8 +32,8 @@ def test_a_server_killed_and_restarted_under_load_loses_nothing(
     service: Service, own_redis: RedisServer, broker: RedisBroker
 ) -> None:
     service.start_worker("worker", **LEASE)
-    sent = [send(broker, "good", f"j{number}", 0.02) for number in range(500)]
-    failing = [send(broker, "fail", f"f{number}") for number in range(4)]
+    sent = [send(broker, "fault.good", f"j{number}", 0.02) for number in range(500)]
+    failing = [send(broker, "fault.fail", f"f{number}") for number in range(4)]
     time.sleep(1.2)  # what `appendfsync everysec` may lose is on disk
     own_redis.kill()
     time.sleep(2)
@@ -55,7 +56,7 @@ def test_a_frozen_server_delays_work_and_loses_none(
 ) -> None:
     service.environment["CALLBOARD_REDIS_TIMEOUT_SECONDS"] = "1.5"
     service.start_worker("worker", **{**LEASE, "CALLBOARD_LEASE_SECONDS": "10"})
-    sent = [send(broker, "good", f"j{number}", 0.02) for number in range(200)]
+    sent = [send(broker, "fault.good", f"j{number}", 0.02) for number in range(200)]
     own_redis.freeze()
     started = time.monotonic()
     with pytest.raises(BrokerUnavailable) as refused:
@@ -72,7 +73,7 @@ def test_clients_that_are_killed_again_and_again_come_back(
     service: Service, own_redis: RedisServer, broker: RedisBroker
 ) -> None:
     service.start_worker("worker", **LEASE)
-    sent = [send(broker, "good", f"a{number}", 0.02) for number in range(100)]
+    sent = [send(broker, "fault.good", f"a{number}", 0.02) for number in range(100)]
     with own_redis.client() as control:
         for _ in range(5):
             control.client_kill_filter(_type="normal", skipme=True)
@@ -80,9 +81,9 @@ def test_clients_that_are_killed_again_and_again_come_back(
             time.sleep(0.5)
     for number in range(20):
         try:
-            sent.append(send(broker, "good", f"b{number}", 0.02))
+            sent.append(send(broker, "fault.good", f"b{number}", 0.02))
         except BrokerUnavailable:
-            sent.append(send(broker, "good", f"b{number}", 0.02))
+            sent.append(send(broker, "fault.good", f"b{number}", 0.02))
     eventually(lambda: all(state_of(broker, message) == "succeeded" for message in sent), 20)
 
 
@@ -101,7 +102,7 @@ def test_a_server_that_forgets_its_scripts_all_the_time_is_not_noticed(
     flusher = threading.Thread(target=flush)
     flusher.start()
     try:
-        sent = [send(broker, "good", f"j{number}", 0.0) for number in range(500)]
+        sent = [send(broker, "fault.good", f"j{number}", 0.0) for number in range(500)]
         eventually(lambda: all(state_of(broker, message) == "succeeded" for message in sent), 60)
     finally:
         stop.set()

@@ -8,13 +8,14 @@ import pytest
 from service.broker import RedisBroker
 from service.broker.keys import Keys
 from tests.e2e.conftest import Service
-from tests.faults.test_crashes import LEASE, counts, send, state_of
+from tests.faults.test_crashes import LEASE, counts
+from tests.jobs import send, state_of
 from tests.servers import eventually
 
 
 @pytest.mark.timeout(300)
 def test_twenty_terminations_under_load_lose_and_double_nothing(service: Service, broker: RedisBroker) -> None:
-    sent = [send(broker, "good", f"j{number}", 0.1) for number in range(600)]
+    sent = [send(broker, "fault.good", f"j{number}", 0.1) for number in range(600)]
     lease = {**LEASE, "CALLBOARD_LEASE_SECONDS": "30"}
     keys = Keys(broker.namespace, "default")
     for turn in range(5):
@@ -42,7 +43,7 @@ def test_what_is_held_and_not_started_goes_back_to_its_place_within_two_seconds(
     service: Service, broker: RedisBroker
 ) -> None:
     for number in range(12):
-        send(broker, "good", f"j{number}", 3.0)
+        send(broker, "fault.good", f"j{number}", 3.0)
     process = service.start_worker("first", **LEASE)
     eventually(lambda: len(service.notes()) == 4)
     process.send_signal(signal.SIGTERM)
