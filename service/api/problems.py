@@ -83,7 +83,8 @@ async def _unexpected_error(request: Request, error: Exception) -> Problem:
 
 def _listed(problems: list[tuple[str, str]]) -> dict[str, Any]:
     errors = [{"field": shorten(path), "message": shorten(message)} for path, message in problems[:PROBLEMS_LISTED]]
-    return {"errors": errors, "errors_left_out": len(problems) - len(errors)}
+    left_out = len(problems) - len(errors)
+    return {"errors": errors, **({"errors_left_out": left_out} if left_out else {})}
 
 
 async def _http_error(request: Request, error: Exception) -> Problem:
