@@ -1,5 +1,6 @@
 """A directory in which `callboard up` runs as a user runs it: through the command, in processes of its own."""
 
+import contextlib
 import json
 import os
 import signal
@@ -75,7 +76,11 @@ class Home:
 
     def parts(self) -> dict[str, int]:
         """Return the process id of all that runs, the supervisor left out."""
-        return {path.stem: self.pid_of(path.stem) for path in self.state.run.glob("*.json")}
+        found: dict[str, int] = {}
+        for path in self.state.run.glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):  # what has just died is listed no more
+                found[path.stem] = self.pid_of(path.stem)
+        return found
 
     def kill_supervisor(self) -> None:
         process = psutil.Process(self.pid_of("supervisor"))
