@@ -13,9 +13,6 @@ class Holdings:
         self._running: dict[str, Delivery] = {}
         self._lock = Lock()
 
-    def __len__(self) -> int:
-        return len(self._leases)
-
     def add(self, leases: list[Lease]) -> None:
         """Leases that were fetched."""
         with self._lock:
