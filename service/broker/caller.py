@@ -1,21 +1,51 @@
-"""Calls one script with as little work as can be: the hot path of every send, fetch and settlement.
+"""Calls scripts with as little work as can be: the hot path of every send, fetch and settlement.
 
-redis-py's general way (retry wrapper, pool with a look at the socket, observers, encoder) costs several times what the
+redis-py's general way (retry wrapper, pool with a look at the socket, observers, encoder) costs several times what a
 script does. Its connections, parser and errors are used as they are; a command is packed by hand, and a connection is
 kept between calls. One that was idle is looked at before it is used, since the server may have closed it meanwhile.
 """
 
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import sha1
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import NoScriptError
 
 IDLE_SECONDS = 1.0
+#: Calls of `call_each` that are sent before the first of them is answered.
+PIPELINED = 2
+
+Argument = str | bytes | int
+
+
+class Packed(NamedTuple):
+    """Arguments as they go over the wire, and their number."""
+
+    data: bytes
+    number: int
+
+
+class Call(NamedTuple):
+    """One call of a script: arguments that are the same each time, the number of keys first, and the others."""
+
+    script: str
+    constant: Packed
+    arguments: list[Argument]
+
+
+def pack(arguments: Iterable[Argument]) -> Packed:
+    """Pack the arguments of a command."""
+    parts: list[bytes] = []
+    for argument in arguments:
+        data = (
+            argument if isinstance(argument, bytes) else (argument if type(argument) is str else str(argument)).encode()
+        )
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return Packed(b"".join(parts), len(parts))
 
 
 class Caller:
@@ -25,44 +55,86 @@ class Caller:
         self._pool = client.connection_pool
         self._scripts = {name: source.encode() for name, source in scripts.items()}
         self._heads = {
-            name: b"$7\r\nEVALSHA\r\n$40\r\n%s\r\n" % sha1(source, usedforsecurity=False).hexdigest().encode()
+            name: pack(["EVALSHA", sha1(source, usedforsecurity=False).hexdigest()]).data
             for name, source in self._scripts.items()
         }
         self._free: deque[tuple[Any, float]] = deque()
         self._pid = os.getpid()
 
-    def call(self, name: str, keys: Sequence[str], args: Iterable[str | bytes | int]) -> Any:
+    def call(self, call: Call) -> Any:
         """Call a script and return its reply, undecoded. Raises redis.RedisError."""
-        packed = _pack(self._heads[name], keys, args)
+        command = self._command(call)
         try:
-            return self._exchange(packed)
+            return self._exchange(command)
         except NoScriptError:
             # A server that was restarted, or told to forget. What failed so has done nothing.
-            self._exchange(_pack(b"$6\r\nSCRIPT\r\n$4\r\nLOAD\r\n", None, [self._scripts[name]]))
-            return self._exchange(packed)
+            loading = pack(["SCRIPT", "LOAD", self._scripts[call.script]])
+            self._exchange(b"*%d\r\n%b" % (loading.number, loading.data))
+            return self._exchange(command)
+
+    def call_each(self, calls: Iterable[Call]) -> Iterator[Any]:
+        """Call scripts in order, each sent while the server does the one before. Gives replies and redis.RedisErrors.
+
+        Where the connection fails, it is open for the call whose error is given and for the next one whether the server
+        has carried them out.
+        """
+        connection: Any = None
+        unanswered = 0
+        try:
+            for call in calls:
+                try:
+                    connection = connection or self._take()
+                    connection.send_packed_command([self._command(call)], check_health=False)
+                except redis.RedisError as error:
+                    answers: list[Any] = [error] * (unanswered + 1)
+                else:
+                    unanswered += 1
+                    answers = [self._answer(connection)] if unanswered == PIPELINED else []
+                if answers and _is_broken(answers[0]):
+                    answers = answers[:1] * max(unanswered, len(answers))
+                    self._put_back(connection, broken=True)
+                    connection, unanswered = None, len(answers)
+                unanswered -= len(answers)
+                yield from answers
+            while unanswered:
+                answer = self._answer(connection)
+                count = unanswered if _is_broken(answer) else 1
+                unanswered -= count
+                yield from [answer] * count
+        finally:
+            self._put_back(connection, broken=unanswered > 0)
 
     def close(self) -> None:
         """Give the connections back."""
         while self._free:
             self._pool.release(self._free.pop()[0])
 
-    def _exchange(self, packed: bytes) -> Any:
+    def _command(self, call: Call) -> bytes:
+        own = pack(call.arguments)
+        count = 2 + call.constant.number + own.number
+        return b"*%d\r\n%b%b%b" % (count, self._heads[call.script], call.constant.data, own.data)
+
+    def _exchange(self, command: bytes) -> Any:
         connection = None
+        broken = True
         try:
             connection = self._take()
-            connection.send_packed_command([packed], check_health=False)
+            connection.send_packed_command([command], check_health=False)
             reply = connection.read_response(disable_decoding=True)
-        except BaseException as error:
-            if isinstance(error, redis.ResponseError) and "READONLY" not in str(error):
-                self._free.append((connection, monotonic()))
-            elif connection is not None:
-                # Another server may be the primary by now. And what a time limit raises in this thread comes here too:
-                # a reply that is still to come must not meet the next call.
-                connection.disconnect()
-                self._pool.release(connection)
+            broken = False
+            return reply
+        except redis.ResponseError as error:
+            broken = _is_broken(error)
             raise
-        self._free.append((connection, monotonic()))
-        return reply
+        finally:
+            # Also what a time limit raises in this thread: a reply that is still to come must not meet the next call.
+            self._put_back(connection, broken=broken)
+
+    def _answer(self, connection: Any) -> Any:
+        try:
+            return connection.read_response(disable_decoding=True)
+        except redis.RedisError as error:
+            return error
 
     def _take(self) -> Any:
         if self._pid != os.getpid():
@@ -80,14 +152,18 @@ class Caller:
                 connection.disconnect()
         return connection
 
+    def _put_back(self, connection: Any, *, broken: bool) -> None:
+        if connection is None:
+            return
+        if broken:
+            connection.disconnect()
+            self._pool.release(connection)
+        else:
+            self._free.append((connection, monotonic()))
 
-def _pack(head: bytes, keys: Sequence[str] | None, args: Iterable[str | bytes | int]) -> bytes:
-    parts = [head]
-    count = 2
-    if keys is not None:
-        args = [len(keys), *keys, *args]
-    for arg in args:
-        data = arg if isinstance(arg, bytes) else (arg if isinstance(arg, str) else str(arg)).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-        count += 1
-    return b"*%d\r\n%b" % (count, b"".join(parts))
+
+def _is_broken(answer: object) -> bool:
+    # After READONLY another server may be the primary by now: a new connection finds it.
+    return isinstance(answer, redis.RedisError) and (
+        not isinstance(answer, redis.ResponseError) or "READONLY" in str(answer)
+    )

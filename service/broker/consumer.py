@@ -96,4 +96,13 @@ class QueueConsumer(Consumer):
             self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)
         finally:
             self._broker.slots.give_back(self._queue, wanted - len(deliveries))
-        self._fetched.extend(deliveries)
+        self._hand_over(deliveries)
+
+    def _hand_over(self, deliveries: list[Delivery]) -> None:
+        work_queue = self._broker.life.work_queue
+        if work_queue is None or self._broker.draining:
+            self._fetched.extend(deliveries)
+            return
+        work_queue.put_all([delivery for delivery in deliveries if delivery.is_known])
+        # The others are Dramatiq's to refuse.
+        self._fetched.extend(delivery for delivery in deliveries if not delivery.is_known)

@@ -21,6 +21,7 @@ class Lease(NamedTuple):
     #: Deliveries of this attempt whose worker died, and how many there may be.
     lapses: int
     max_deliveries: int
+    priority: int
 
     @property
     def is_suspect(self) -> bool:
@@ -32,6 +33,8 @@ class Delivery(MessageProxy):
     """A message in a worker's hands. `outcome` is set by the chain before the worker settles it."""
 
     outcome: Outcome | None = None
+    #: Whether this process has its actor.
+    is_known: bool = True
     #: The thread that runs it, so that it can be interrupted.
     thread_id: int | None = None
     _message: Message[Any]

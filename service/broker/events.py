@@ -3,8 +3,8 @@
 An entry has the fields `kind` (sent, started, settled), `at` (ms, the server's time), for started `worker`, and then
 one field for each job: its entry in the queue, with
 
-    sent      CREATED_MS ATTEMPT DELAY_MS ACTOR, with - for no delay
-    started   CREATED_MS ATTEMPT - ACTOR
+    sent      DELAY_MS CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR, with - for no delay
+    started   - CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR
     settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text)
 
 The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
@@ -79,7 +79,7 @@ def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]
 
 
 def _from_words(kind: str, value: str, at: str) -> dict[str, str]:
-    created, attempt, delay, actor = value.split(" ", 3)
+    delay, created, attempt, _, actor = value.split(" ", 4)
     known = {"created_at": created, "attempt": attempt, "type": actor}
     if kind == "started":
         return {**known, "state": "running", "started_at": at}

@@ -15,9 +15,18 @@ class Producer(local):
 
     def next_send(self) -> tuple[str, int]:
         """Return the producer's name and the number of its next send."""
+        self._renew_after_fork()
+        return self._name, next(self._numbers)
+
+    def next_pipelined_send(self) -> tuple[str, int]:
+        """Return the same for one of several sends that are under way together: two that follow have other names."""
+        self._renew_after_fork()
+        number = next(self._numbers)
+        return f"{self._name}-{number % 2}", number
+
+    def _renew_after_fork(self) -> None:
         if self._pid != os.getpid():  # a child after a fork is another producer
             self._renew()
-        return self._name, next(self._numbers)
 
     def _renew(self) -> None:
         self._pid = os.getpid()

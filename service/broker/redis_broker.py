@@ -3,9 +3,9 @@
 What happens in Redis is in `scripts/`, how they are called in `wire.py`; here is how a process uses them.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic, sleep
 from typing import Any, cast
@@ -20,11 +20,12 @@ from dramatiq.middleware import Interrupt, Middleware, MiddlewareError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from service.broker.batch_send import BatchSend, SendReport
 from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery, Lease
 from service.broker.holdings import Holdings
 from service.broker.link import Link
-from service.broker.messages import decode_message
+from service.broker.messages import decode_message, encode_message
 from service.broker.outcome import Failure
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
@@ -41,18 +42,10 @@ from service.settings import Settings, mask
 #: Where a message of an actor that this process does not know says nothing.
 DEFAULT_PRIORITY = 5
 DEFAULT_MAX_DELIVERIES = 3
-SEND_BATCH = 500
 UNKNOWN_ACTOR_DELAY_MS = 2000
 #: How often to ask for work while nothing can wake this process.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class SendReport:
-    """What became of the messages of one `send_many`: the stored ones, and the others with the reason."""
-
-    stored: list[Message[Any]]
-    failed: list[tuple[Message[Any], BrokerUnavailable]]
+_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 
 
 class RedisBroker(Broker):
@@ -65,7 +58,7 @@ class RedisBroker(Broker):
         self.holdings: dict[str, Holdings] = defaultdict(Holdings)
         self.draining = False
         self._settings = settings
-        self._producer = Producer()
+        self.producer = Producer()
         self._hooks: dict[str, list[Callable[..., None]]] = {}
         self.life = WorkerLife(self)
         super().__init__(middleware=[*middleware, self.life])
@@ -162,49 +155,60 @@ class RedisBroker(Broker):
         Of several sends of one message id within `once_within_seconds`, whoever makes them, the first is stored.
         Raises BrokerUnavailable.
         """
-        return self._send_rows(message.queue_name, [self._row(message, delay_ms)], once_within_seconds)
+        rows = [self.row(message, delay_ms)]
+        return self.send_rows(message.queue_name, rows, once_within_seconds=once_within_seconds)
 
     def send_many(self, messages: Sequence[Message[Any]], *, delay_ms: int | None = None) -> SendReport:
         """Send messages in few round trips, and report which are stored. Raises nothing for an outage."""
         by_queue: dict[str, list[Message[Any]]] = defaultdict(list)
         for message in messages:
             by_queue[message.queue_name].append(message)
-        report = SendReport([], [])
+        report = SendReport()
         for queue, own in by_queue.items():
-            for start in range(0, len(own), SEND_BATCH):
-                batch = own[start : start + SEND_BATCH]
-                for message in batch:
-                    self.emit_before("enqueue", message, delay_ms)
-                try:
-                    self._send_rows(queue, [self._row(message, delay_ms) for message in batch])
-                except BrokerUnavailable as error:
-                    report.failed.extend((message, error) for message in batch)
-                    continue
-                report.stored.extend(batch)
-                for message in batch:
-                    self.emit_after("enqueue", message, delay_ms)
+            BatchSend(self, queue, delay_ms, report).send(own)
         return report
 
-    def _send_rows(self, queue: str, rows: Sequence[Row], once_within_seconds: int = 0) -> bool:
-        try:
-            return self.wire.enqueue(queue, rows, self._producer.next_send(), once_within_seconds)
-        except redis.RedisError as error:
-            raise self._unavailable(error) from error
+    def send_rows(
+        self, queue: str, rows: Sequence[Row], send: tuple[str, int] | None = None, once_within_seconds: int = 0
+    ) -> bool:
+        """Send rows in one call, and once more where the connection broke in it: Redis knows a repetition by `send`.
 
-    def _row(self, message: Message[Any], delay_ms: int | None) -> Row:
-        UUID(message.message_id)  # the database's key: anything else would fail out of the sender's sight
+        Returns whether they were stored. Raises BrokerUnavailable.
+        """
+        send = send or self.producer.next_send()
+        try:
+            return self.wire.enqueue(queue, rows, send, once_within_seconds)
+        except redis.ConnectionError as error:
+            if not _may_have_been_carried_out(error):
+                raise self.unavailable(error) from error
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+        try:
+            return self.wire.enqueue(queue, rows, send, once_within_seconds)
+        except redis.RedisError as error:
+            raise self.unavailable(error, may_be_stored=True) from error
+
+    def row(self, message: Message[Any], delay_ms: int | None) -> Row:
+        """Return a message as it is sent. Raises ValueError for an id that is no UUID."""
+        if not _UUID(message.message_id):
+            UUID(message.message_id)  # the database's key: anything else would fail out of the sender's sight
         actor = self._known_actor(message.actor_name)
-        priority = int(message.options.get("priority", actor.priority if actor else DEFAULT_PRIORITY))
+        priority, most = DEFAULT_PRIORITY, DEFAULT_MAX_DELIVERIES
+        if actor:
+            priority = actor.priority
+            most = actor.options.get("max_deliveries", most)
+        attempt = 1
+        if options := message.options:
+            priority = int(options.get("priority", priority))
+            attempt = int(options.get("retries", 0)) + 1
         return Row(
-            entry=message.message_id,
-            actor=message.actor_name,
-            priority=min(max(priority, 0), 9),
-            delay_ms=None if delay_ms is None else max(int(delay_ms), 0),
-            attempt=int(message.options.get("retries", 0)) + 1,
-            max_deliveries=actor.options.get("max_deliveries", DEFAULT_MAX_DELIVERIES)
-            if actor
-            else DEFAULT_MAX_DELIVERIES,
-            data=message.encode(),
+            message.message_id,
+            message.actor_name,
+            min(max(priority, 0), 9),
+            None if delay_ms is None else max(int(delay_ms), 0),
+            attempt,
+            most,
+            encode_message(message),
         )
 
     def _known_actor(self, name: str) -> Actor[..., Any] | None:
@@ -259,6 +263,7 @@ class RedisBroker(Broker):
         # In a rolling deployment a worker of the next release knows the actor: it gets its chance first.
         waited = int(delivery.options.get("unknown_for_ms", 0))
         if waited >= self._settings().unknown_actor_seconds * 1000:
+            delivery.is_known = False
             return delivery
         delivery.options["unknown_for_ms"] = waited + UNKNOWN_ACTOR_DELAY_MS
         self.logger.warning("No actor %r here: the job is left to others for a while", delivery.actor_name)
@@ -305,14 +310,14 @@ class RedisBroker(Broker):
         try:
             return self.wire.find(job_id)
         except redis.RedisError as error:
-            raise self._unavailable(error) from error
+            raise self.unavailable(error) from error
 
     def ping(self) -> None:
         """Raise BrokerUnavailable where Redis does not answer."""
         try:
             self.client.ping()
         except redis.RedisError as error:
-            raise self._unavailable(error) from error
+            raise self.unavailable(error) from error
 
     def join(self, queue_name: str, *, interval: int = 100, timeout: int | None = None) -> None:
         """Wait until a queue has nothing left. For tests. Raises QueueJoinTimeout."""
@@ -339,7 +344,7 @@ class RedisBroker(Broker):
 
     def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the middleware that has this hook. A MiddlewareError ends the signal; others are logged."""
-        for hook in self._hooks_of(f"before_{signal}"):
+        for hook in self.hooks_of(f"before_{signal}"):
             try:
                 hook(self, *args, **kwargs)
             except MiddlewareError:
@@ -349,7 +354,7 @@ class RedisBroker(Broker):
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the middleware that has this hook, the last first. Errors are logged."""
-        for hook in reversed(self._hooks_of(f"after_{signal}")):
+        for hook in reversed(self.hooks_of(f"after_{signal}")):
             try:
                 hook(self, *args, **kwargs)
             except (Exception, Interrupt):  # a time limit may interrupt a job that has just ended
@@ -360,7 +365,8 @@ class RedisBroker(Broker):
         super().add_middleware(middleware, **position)
         self._hooks.clear()
 
-    def _hooks_of(self, name: str) -> list[Callable[..., None]]:
+    def hooks_of(self, name: str) -> list[Callable[..., None]]:
+        """Return the middleware's hooks of this name that do something, in order."""
         # Most middleware has few hooks, and a job meets four signals: only those that do something are called.
         hooks = self._hooks.get(name)
         if hooks is None:
@@ -369,10 +375,11 @@ class RedisBroker(Broker):
             hooks = self._hooks[name] = [getattr(middleware, name) for middleware in own]
         return hooks
 
-    def _unavailable(self, error: redis.RedisError) -> BrokerUnavailable:
-        return BrokerUnavailable(
-            f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=_may_have_been_carried_out(error)
-        )
+    def unavailable(self, error: redis.RedisError, *, may_be_stored: bool | None = None) -> BrokerUnavailable:
+        """Return the error of a send for one of Redis, which tells by itself whether it may be stored if not said."""
+        if may_be_stored is None:
+            may_be_stored = _may_have_been_carried_out(error)
+        return BrokerUnavailable(f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=may_be_stored)
 
 
 def _may_have_been_carried_out(error: redis.RedisError) -> bool:

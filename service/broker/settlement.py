@@ -13,8 +13,14 @@ class Settlement(NamedTuple):
 
     lease: Lease
     outcome: str
-    event: str | bytes = ""
-    data: str | bytes = ""
+    event: str
+    data: bytes | None = None
+
+    def packed(self) -> bytes:
+        """Return it as settle.lua takes it."""
+        lease = self.lease
+        head = f"{lease.entry} {lease.token} {self.outcome} {self.event}".encode()
+        return head if self.data is None else b"%b\n%b" % (head, self.data)
 
 
 def settlement_of(delivery: Delivery) -> Settlement:

@@ -15,7 +15,7 @@ import redis
 from service.broker.settlement import Settlement
 
 COMPANY_SECONDS = 0.002
-BATCH = 100
+BATCH = 200
 RETRY_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)

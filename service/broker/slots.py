@@ -9,6 +9,8 @@ from service.queues import QueuePolicy, policy_of
 
 AHEAD_SECONDS = 0.02
 MOST_AHEAD = 500
+#: The part of what is held ahead that is fetched again at once.
+REFILL = 2
 
 
 @dataclass
@@ -59,9 +61,10 @@ class Slots:
             held = self._held[queue]
             ahead = self._ahead(queue, policy)
             free = self._bound(queue, policy) + ahead - held
-            # While there is work ahead, one call for many is worth waiting for.
-            if free <= ahead // 2:
-                self._waiting[queue] = held - 1 if ahead < 2 else held - (ahead // 2 + 1 - free)
+            # While there is work ahead, one call for many is worth waiting for; the rest lasts while it is under way.
+            least = ahead // REFILL
+            if free <= least:
+                self._waiting[queue] = held - 1 if ahead < 2 else held - (least + 1 - free)
                 return 0
             self._held[queue] = held + free
             return free

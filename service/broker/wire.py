@@ -3,21 +3,39 @@
 Every method raises redis.RedisError. None is repeated here: who calls knows what may be repeated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import redis
 
 from service.broker import events
-from service.broker.caller import Caller
+from service.broker.caller import Argument, Call, Caller, Packed, pack
 from service.broker.delivery import Lease
 from service.broker.keys import Keys
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
 from service.queues import QUEUES
 
+#: The keys of each script, in its order. Those of one send come after them.
+KEYS_OF: dict[str, tuple[str, ...]] = {
+    "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
+    "fetch": (
+        *("ready", "delayed", "messages", "events", "counter", "waiters"),
+        *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages"),
+    ),
+    "settle": (
+        *("ready", "delayed", "messages", "events", "finals", "waiters"),
+        *("leases", "deadlines", "lapses", "dead", "dead_messages"),
+    ),
+    "renew": ("leases", "deadlines"),
+}
+MOST_PRODUCERS = 1000
+#: A score is priority * 2^49 + number of the send.
+PRIORITY_SHIFT = 49
 
-@dataclass(frozen=True, slots=True)
-class Row:
+
+class Row(NamedTuple):
     """One message to be sent. `priority` 0 (first) to 9; `delay_ms` None for at once."""
 
     entry: str
@@ -27,6 +45,12 @@ class Row:
     attempt: int
     max_deliveries: int
     data: bytes
+
+    def packed(self) -> bytes:
+        """Return it as enqueue.lua takes it."""
+        entry, actor, priority, delay_ms, attempt, most, data = self
+        delay = "-" if delay_ms is None else delay_ms
+        return f"{entry} {priority} {delay} {attempt} {most} {actor}\n".encode() + data
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,57 +69,63 @@ class Wire:
         self._namespace = namespace
         self._worker_id = worker_id
         self._scripts = Caller(client, {name: source(name) for name in NAMES})
+        self._constants = {(script, queue): _constant(namespace, queue, script) for script in NAMES for queue in QUEUES}
+        self._for_producer: dict[tuple[str, str], Packed] = {}
 
     def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
         """Put messages on a queue. `send` is the producer and the number of its send. Returns False if refused."""
-        keys = Keys(self._namespace, queue)
+        return self._scripts.call(self._enqueue_call(queue, rows, send, once_within_seconds)) != -1
+
+    def enqueue_each(
+        self, queue: str, batches: Iterable[tuple[Sequence[Row], tuple[str, int]]]
+    ) -> Iterator[redis.RedisError | None]:
+        """Enqueue batches in order, each sent while Redis works on the one before. Gives what went wrong with each.
+
+        Where the connection fails, the error is given for the next batch too, if that was sent already.
+        """
+        for reply in self._scripts.call_each(self._enqueue_call(queue, rows, send) for rows, send in batches):
+            yield reply if isinstance(reply, redis.RedisError) else None
+
+    def _enqueue_call(
+        self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0
+    ) -> Call:
         producer, number = send
-        args: list[str | int | bytes] = [self._namespace, queue, number, once_within_seconds]
-        for row in rows:
-            delay: str | int = "" if row.delay_ms is None else row.delay_ms
-            args += [row.entry, row.actor, row.priority, delay, row.attempt, row.max_deliveries, row.data]
-        names = [keys.ready, keys.delayed, keys.messages, keys.events, keys.counter, keys.waiters]
-        names += [keys.producer(producer), keys.sent(rows[0].entry)]
-        return self._scripts.call("enqueue", names, args) != -1
+        if once_within_seconds:
+            keys = Keys(self._namespace, queue)
+            constant = _constant(self._namespace, queue, "enqueue", keys.producer(producer), keys.sent(rows[0].entry))
+        else:
+            constant = self._enqueue_constant(queue, producer)
+        return Call("enqueue", constant, [number, once_within_seconds, *[row.packed() for row in rows]])
+
+    def _enqueue_constant(self, queue: str, producer: str) -> Packed:
+        key = (queue, producer)
+        constant = self._for_producer.get(key)
+        if constant is None:
+            if len(self._for_producer) >= MOST_PRODUCERS:
+                self._for_producer.clear()  # threads come and go, each with a producer of its own
+            own = Keys(self._namespace, queue).producer(producer)
+            constant = self._for_producer[key] = _constant(self._namespace, queue, "enqueue", own)
+        return constant
 
     def fetch(self, queue: str, count: int, *, lease_ms: int, wakeable_ms: int) -> Fetched:
         """Lease up to `count` messages. Where there is none, the process can be woken for `wakeable_ms`."""
-        keys = Keys(self._namespace, queue)
-        names = [keys.ready, keys.delayed, keys.messages, keys.events, keys.counter, keys.waiters]
-        names += [keys.leases, keys.deadlines, keys.lapses, keys.finals, keys.dead, keys.dead_messages]
-        args = [self._namespace, queue, count, lease_ms, self._worker_id, wakeable_ms]
-        now, soonest, token, *rest = self._scripts.call("fetch", names, args)
-        started, first = int(now), int(token)
-        messages = [
-            _leased(
-                stored=rest[at + 2],
-                queue=queue,
-                entry=rest[at],
-                token=first + at // 3,
-                now=started,
-                lapses=rest[at + 1],
-            )
-            for at in range(0, len(rest), 3)
-        ]
+        call = Call("fetch", self._constants["fetch", queue], [count, lease_ms, self._worker_id, wakeable_ms])
+        now, soonest, token, packed = self._scripts.call(call)
+        messages = list(_leased(queue, packed, started_ms=int(now), token=int(token)))
         return Fetched(messages, None if int(soonest) < 0 else int(soonest))
 
     def settle(self, queue: str, batch: Sequence[Settlement]) -> list[str]:
         """Settle entries. Returns those that this process did not hold any more: of them nothing changed."""
-        keys = Keys(self._namespace, queue)
-        names = [keys.ready, keys.delayed, keys.messages, keys.events, keys.finals, keys.waiters]
-        names += [keys.leases, keys.deadlines, keys.lapses, keys.dead, keys.dead_messages]
-        args: list[str | bytes] = [self._namespace, queue]
-        for each in batch:
-            args += [each.lease.entry, each.lease.token, each.outcome, each.event, each.data]
-        return [entry.decode() for entry in self._scripts.call("settle", names, args)]
+        call = Call("settle", self._constants["settle", queue], [each.packed() for each in batch])
+        return [entry.decode() for entry in self._scripts.call(call)]
 
     def renew(self, queue: str, leases: Sequence[Lease], *, lease_ms: int) -> list[str]:
         """Extend leases. Returns the entries that this process does not hold any more."""
-        keys = Keys(self._namespace, queue)
-        args: list[str | int] = [lease_ms]
+        args: list[Argument] = [lease_ms]
         for lease in leases:
             args += [lease.entry, lease.token]
-        return [entry.decode() for entry in self._scripts.call("renew", [keys.leases, keys.deadlines], args)]
+        call = Call("renew", self._constants["renew", queue], args)
+        return [entry.decode() for entry in self._scripts.call(call)]
 
     def close(self) -> None:
         """Give the connections back."""
@@ -128,10 +158,30 @@ class Wire:
         self._client.delete(keys.dead, keys.dead_messages)
 
 
-def _leased(
-    *, stored: bytes, queue: str, entry: bytes, token: int, now: int, lapses: bytes
-) -> tuple[Lease, str, bytes]:
-    header, _, data = stored.partition(b"\n")
-    _, created, attempt, most, actor = header.split(b" ", 4)
-    lease = Lease(queue, entry.decode(), str(token), now, int(created), int(attempt), int(lapses), int(most))
-    return lease, actor.decode(), data
+def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:
+    end = 0
+    while end < len(packed):
+        start = packed.index(b"\n", end) + 1
+        words = packed[end : start - 1].decode().split(" ", 7)
+        length, lapses, entry, score, created, attempt, most, actor = words
+        end = start + int(length)
+        lease = Lease(
+            queue,
+            entry,
+            str(token),
+            started_ms,
+            int(created),
+            int(attempt),
+            int(lapses),
+            int(most),
+            int(score) >> PRIORITY_SHIFT,
+        )
+        yield lease, actor, packed[start:end]
+        token += 1
+
+
+def _constant(namespace: str, queue: str, script: str, *own_keys: str) -> Packed:
+    """Pack what a script is given each time: the number of its keys, the keys, namespace and queue."""
+    keys = Keys(namespace, queue)
+    names = [*(getattr(keys, name) for name in KEYS_OF[script]), *own_keys]
+    return pack([len(names), *names, namespace, queue])

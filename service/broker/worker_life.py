@@ -7,15 +7,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import redis
-from dramatiq import common
 from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware
 
-from service.broker.delivery import Delivery
 from service.broker.server_check import problems_of
+from service.broker.work_queue import WorkQueue
 from service.queues import QUEUES
 from service.settings import get_settings
 
@@ -32,12 +31,13 @@ class WorkerLife(Middleware):
 
     def __init__(self, broker: "RedisBroker") -> None:
         self._broker = broker
-        self._work_queue: Any = None
+        #: The queue of the worker that runs on this broker, if one does.
+        self.work_queue: WorkQueue | None = None
 
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
         _refuse_unknown_queues(worker.consumer_whitelist or ())
         self._check_server()
-        self._work_queue = worker.work_queue
+        self.work_queue = WorkQueue(worker.work_queue)
         self._broker.draining = False
         self._broker.slots.threads = worker.worker_threads
         for part in (self._broker.wakeups, self._broker.settler, self._broker.renewal):
@@ -74,11 +74,8 @@ class WorkerLife(Middleware):
 
     def release_unstarted(self) -> None:
         """Give back what waits for a thread, and will get none: others may start it at once."""
-        queue = self._work_queue
-        waiting: list[Delivery] = [item.message for item in cast("Any", common).iter_queue(queue)]
-        self._broker.release(waiting)
-        for _ in waiting:
-            queue.task_done()
+        if self.work_queue:
+            self._broker.release(self.work_queue.take_all())
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
         self._broker.settler.close(CLOSE_SECONDS)

@@ -8,7 +8,6 @@ from dramatiq.middleware import (
     AgeLimit,
     Callbacks,
     Middleware,
-    Pipelines,
     ShutdownNotifications,
     TimeLimit,
 )
@@ -16,6 +15,7 @@ from dramatiq.middleware import (
 from service.middleware.context import CurrentJob
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
+from service.middleware.next_steps import NextSteps
 from service.middleware.outcomes import Outcomes
 from service.middleware.probe import WorkerProbe
 from service.middleware.quarantine import Quarantine
@@ -34,7 +34,7 @@ def chain() -> list[Middleware]:
         TimeLimit(),  # interrupts the job's thread
         ShutdownNotifications(),  # interrupts the job's thread, where its actor asks for that
         Callbacks(),  # after success or death, sends what the author named
-        Pipelines(),  # after success, sends the next step with the result
+        NextSteps(),  # after success, sends the next step with the result
         EventLoop(),  # the event loop of `async def` actors, one for a process
         Retries(),  # last, so that its verdict is the first on the way up
     ]

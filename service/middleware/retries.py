@@ -38,6 +38,8 @@ class Retries(Middleware):
         return {"max_retries", "min_backoff", "max_backoff", "throws"}
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
+        if not message.options:
+            return
         for name in NUMBERS & message.options.keys():
             value = message.options[name]
             if not _is_fit(value):

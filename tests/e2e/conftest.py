@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.servers import eventually, free_port
@@ -122,6 +123,20 @@ class Service:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        for orphan in self._orphans():
+            with contextlib.suppress(psutil.Error):
+                orphan.kill()
+
+    def _orphans(self) -> list[psutil.Process]:
+        """What a supervisor has started lives in sessions of its own, and is known by this environment."""
+        return [process for process in psutil.process_iter() if _variable(process, "NOTES") == str(self.notes_file)]
+
+
+def _variable(process: psutil.Process, name: str) -> str | None:
+    try:
+        return process.environ().get(name)
+    except (psutil.Error, OSError):
+        return None
 
 
 @pytest.fixture

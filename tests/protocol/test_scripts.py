@@ -291,12 +291,12 @@ def test_the_next_due_time_is_told(broker: RedisBroker) -> None:
 def test_a_clients_own_repetition_is_stored_once_and_a_further_send_of_the_id_is_stored(broker: RedisBroker) -> None:
     message = a_message()
     broker.send(message)
-    repeated = broker._producer.next_send()
+    repeated = broker.producer.next_send()
     name, number = repeated
-    broker._producer.next_send = lambda: (name, number)  # type: ignore[method-assign]
+    broker.producer.next_send = lambda: (name, number)  # type: ignore[method-assign]
     broker.send(message)  # a new number: somebody else's retry of the same id
     broker.send(message)  # the same number: our own repetition
-    del broker._producer.next_send  # type: ignore[method-assign]
+    del broker.producer.next_send  # type: ignore[method-assign]
     assert len(fetch(broker)) == 2
 
 

@@ -174,7 +174,7 @@ class Machine(RuleBasedStateMachine):
 
     def send(self, worker: int, messages: list[Message], delay_ms: int | None, once: bool) -> None:
         broker = self.fleet.brokers[worker]
-        send = Send(broker._producer.next_send(), messages, delay_ms, once)
+        send = Send(broker.producer.next_send(), messages, delay_ms, once)
         self.fleet.last_sends[worker] = send
         sent = [
             Sent(
@@ -192,7 +192,7 @@ class Machine(RuleBasedStateMachine):
 
     def carry_out_send(self, worker: int, send: Send) -> bool:
         broker = self.fleet.brokers[worker]
-        rows = [broker._row(message, send.delay_ms) for message in send.messages]
+        rows = [broker.row(message, send.delay_ms) for message in send.messages]
         return broker.wire.enqueue(QUEUE, rows, send.number, 3600 if send.once else 0)
 
     @rule(
@@ -347,7 +347,8 @@ class Machine(RuleBasedStateMachine):
     @rule(milliseconds=delays_ms | st.integers(1, 70_000))
     def time_passes(self, milliseconds: int) -> None:
         self._set_clock(self.model.now + milliseconds)
-        # Who asks by itself does so in time; here it may be late, and until then nobody has to call it.
+        # Who asks by itself does so in time; here it may be late, and is then as one that was called.
+        self.called |= {worker for worker, at in self.asks_at.items() if at <= self.model.now}
         self.asks_at = {worker: at for worker, at in self.asks_at.items() if at > self.model.now}
 
     @rule(milliseconds=jumps_ms)

@@ -26,7 +26,7 @@ local function score_of(message)
 end
 
 local function header_of(message)
-    return string.match(message, "^%d+ (%d+) (%d+) (%d+) ([^\n]*)\n")
+    return string.match(message, "^%d+ (%d+) (%d+) (%d+) ([^\n]*)")
 end
 
 -- Wake up to `count` idle workers, each of them once: who is woken is no waiter any more, and who does not listen (it

@@ -1,9 +1,10 @@
 #!lua
 -- Put messages on a queue.
 --
--- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 producer  8 sent, or "" for none
+-- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 producer  8 sent, where ARGV[4] is not 0
 -- ARGV  1 namespace  2 queue  3 number of the send  4 seconds for which KEYS[8] refuses a further send, or 0
---       5... for each message: entry, actor, priority, delay in ms or "", attempt, most deliveries, encoded message
+--       5... for each message `ENTRY PRIORITY DELAY_MS ATTEMPT MAX_DELIVERIES ACTOR\n` and the message as it is encoded,
+--       with - for no delay
 -- Returns {1} stored; {0} the client's own repetition, stored before; {-1} refused by KEYS[8].
 -- Complexity: O(n log N) for n messages, n <= 1000, on a queue of N.
 -- One command for the look and the note: the newest number of this producer is all that is kept.
@@ -17,30 +18,36 @@ end
 
 local now = now_ms()
 local created = text(now)
-local count = (#ARGV - 4) / 7
+local count = #ARGV - 4
 local last = redis.call("INCRBY", KEYS[5], count)
-local ready, delayed, events = {}, {}, { "kind", "sent", "at", created }
-for i = 0, count - 1 do
-    local base = 5 + i * 7
-    local entry, actor, delay = ARGV[base], ARGV[base + 1], ARGV[base + 3]
-    local score = text(ARGV[base + 2] * 562949953421312 + last - count + 1 + i)
-    local message = table.concat({ score, created, ARGV[base + 4], ARGV[base + 5], actor }, " ")
-        .. "\n" .. ARGV[base + 6]
-    if redis.call("HSETNX", KEYS[3], entry, message) == 0 then
+local entries, priorities, delays, headers, starts = {}, {}, {}, {}, {}
+for i = 1, count do
+    entries[i], priorities[i], delays[i], starts[i], headers[i] =
+        string.match(ARGV[4 + i], "^(%S+) (%d) (%S+) ()([^\n]*)")
+end
+local known = redis.call("HMGET", KEYS[3], unpack(entries))
+local ready, delayed, messages, events = {}, {}, {}, { "kind", "sent", "at", created }
+local seen = {}
+for i, entry in ipairs(entries) do
+    if known[i] or seen[entry] then
         -- A further copy of a message that is still here or in this batch, such as the retry of somebody's middleware.
-        entry = entry .. "~" .. text(last - i)
-        redis.call("HSET", KEYS[3], entry, message)
+        entry = entry .. "~" .. text(last - i + 1)
     end
-    if delay == "" then
+    seen[entry] = true
+    local score = text(priorities[i] * 562949953421312 + last - count + i)
+    messages[#messages + 1] = entry
+    messages[#messages + 1] = score .. " " .. created .. " " .. string.sub(ARGV[4 + i], starts[i])
+    if delays[i] == "-" then
         ready[#ready + 1] = score
         ready[#ready + 1] = entry
     else
-        delayed[#delayed + 1] = text(now + delay)
+        delayed[#delayed + 1] = text(now + delays[i])
         delayed[#delayed + 1] = entry
     end
     events[#events + 1] = entry
-    events[#events + 1] = created .. " " .. ARGV[base + 4] .. " " .. (delay == "" and "-" or delay) .. " " .. actor
+    events[#events + 1] = delays[i] .. " " .. created .. " " .. headers[i]
 end
+call_many("HSET", KEYS[3], messages)
 call_many("ZADD", KEYS[1], ready)
 call_many("ZADD", KEYS[2], delayed)
 redis.call("XADD", KEYS[4], "*", unpack(events))

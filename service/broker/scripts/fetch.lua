@@ -4,7 +4,8 @@
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
 --       11 dead  12 dead messages
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker  6 ms for which an idle worker can be woken, or 0
--- Returns {now, ms until something comes due or lapses, or -1, first token, entry, lapses, message, ...}.
+-- Returns {now, ms until something comes due or lapses, or -1, first token, messages}: for each message, the tokens
+--         rising, `LENGTH LAPSES ENTRY SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
@@ -75,7 +76,7 @@ if #due > 0 then
     returned = returned + back_to_ready(due)
 end
 
-local reply = { text(now), -1, 0 }
+local reply = { text(now), -1, 0, "" }
 local taken = {}
 if wanted > 0 then
     local popped = redis.call("ZPOPMIN", KEYS[1], wanted)
@@ -88,7 +89,7 @@ if #taken > 0 then
     local lapses = redis.call("HMGET", KEYS[9], unpack(taken))
     local token = redis.call("INCRBY", KEYS[5], #taken) - #taken
     reply[3] = text(token + 1)
-    local leases, deadlines, events = {}, {}, { "kind", "started", "at", text(now), "worker", worker }
+    local leases, deadlines, parts, events = {}, {}, {}, { "kind", "started", "at", text(now), "worker", worker }
     local deadline = text(now + ARGV[4])
     for i, entry in ipairs(taken) do
         if messages[i] then
@@ -97,14 +98,14 @@ if #taken > 0 then
             leases[#leases + 1] = text(token) .. " " .. text(now) .. " " .. worker
             deadlines[#deadlines + 1] = deadline
             deadlines[#deadlines + 1] = entry
-            local created, attempt, _, actor = header_of(messages[i])
             events[#events + 1] = entry
-            events[#events + 1] = created .. " " .. attempt .. " - " .. actor
-            reply[#reply + 1] = entry
-            reply[#reply + 1] = lapses[i] or "0"
-            reply[#reply + 1] = messages[i]
+            local from, till = string.find(messages[i], " [^\n]*\n")
+            events[#events + 1] = "-" .. string.sub(messages[i], from, till - 1)
+            parts[#parts + 1] = (#messages[i] - till) .. " " .. (lapses[i] or "0") .. " " .. entry .. " "
+            parts[#parts + 1] = messages[i]
         end
     end
+    reply[4] = table.concat(parts)
     call_many("HSET", KEYS[7], leases)
     call_many("ZADD", KEYS[8], deadlines)
     redis.call("XADD", KEYS[4], "*", unpack(events))

@@ -2,12 +2,12 @@
 -- Extend leases.
 --
 -- KEYS  1 leases  2 deadlines
--- ARGV  1 lease in ms  2... entry, token, ...
+-- ARGV  1 namespace  2 queue  3 lease in ms  4... entry, token, ...
 -- Returns the entries that the caller does not hold with this token any more.
 -- Complexity: O(n log N) for n leases.
-local deadline = text(now_ms() + ARGV[1])
+local deadline = text(now_ms() + ARGV[3])
 local lost = {}
-for i = 2, #ARGV, 2 do
+for i = 4, #ARGV, 2 do
     local lease = redis.call("HGET", KEYS[1], ARGV[i])
     if lease and string.match(lease, "^%d+") == ARGV[i + 1] then
         redis.call("ZADD", KEYS[2], "XX", deadline, ARGV[i])

@@ -4,19 +4,20 @@
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 finals  6 waiters  7 leases  8 deadlines  9 lapses  10 dead
 --       11 dead messages
 -- ARGV  1 namespace  2 queue
---       3... for each message: entry, token, outcome, A, B
---         "done"     A event (JSON), kept in finals
---         "dead"     A event (JSON), kept in finals; B record of the dead letter (JSON)
---         "retry"    A event (JSON); B delay in ms, a space, and the encoded message of the next attempt
---         "snooze"   A event (JSON); B delay in ms, a space, and the encoded message: later, with no attempt counted
---         "release"  back to its place in ready; a lapse of the worker is not counted
---         "crashed"  back to its place in ready; counted as a lapse
+--       3... for each message `ENTRY TOKEN OUTCOME EVENT`, EVENT as JSON, and after a line break what the outcome needs:
+--         "done"     nothing; EVENT is kept in finals
+--         "dead"     the bytes of the message; EVENT is kept in finals
+--         "retry"    delay in ms, a space, and the encoded message of the next attempt
+--         "snooze"   delay in ms, a space, and the encoded message: later, with no attempt counted
+--         "release"  nothing: back to its place in ready; a lapse of the worker is not counted
+--         "crashed"  nothing: back to its place in ready; counted as a lapse
 -- Returns the entries that the caller did not hold with this token any more: of those nothing changed.
 -- Complexity: O(n log N) for n messages, n <= 200.
 local now = now_ms()
-local entries = {}
-for i = 3, #ARGV, 5 do
-    entries[#entries + 1] = ARGV[i]
+local entries, tokens, outcomes, settled_as = {}, {}, {}, {}
+for i = 3, #ARGV do
+    entries[i - 2], tokens[i - 2], outcomes[i - 2], settled_as[i - 2] =
+        string.match(ARGV[i], "^(%S+) (%d+) (%a+) ([^\n]*)")
 end
 local leases = redis.call("HMGET", KEYS[7], unpack(entries))
 local refused, held, gone = {}, {}, {}
@@ -24,9 +25,8 @@ local settled = {} -- what this call has settled: a second outcome of one delive
 local events, finals = { "kind", "settled", "at", text(now) }, {}
 local returned, delayed = 0, 0
 for i, entry in ipairs(entries) do
-    local base = 3 + (i - 1) * 5
-    local token, outcome, a, b = ARGV[base + 1], ARGV[base + 2], ARGV[base + 3], ARGV[base + 4]
-    if settled[entry] or not leases[i] or string.match(leases[i], "^%d+") ~= token then
+    local outcome, event = outcomes[i], settled_as[i]
+    if settled[entry] or not leases[i] or string.match(leases[i], "^%d+") ~= tokens[i] then
         refused[#refused + 1] = entry
     else
         settled[entry] = true
@@ -34,15 +34,15 @@ for i, entry in ipairs(entries) do
         if outcome == "done" or outcome == "dead" then
             gone[#gone + 1] = entry
             finals[#finals + 1] = entry
-            finals[#finals + 1] = text(now) .. " " .. a
+            finals[#finals + 1] = text(now) .. " " .. event
             events[#events + 1] = entry
-            events[#events + 1] = a
+            events[#events + 1] = event
         end
         if outcome == "dead" then
             redis.call("ZADD", KEYS[10], text(now), entry)
-            redis.call("HSET", KEYS[11], entry, b)
+            redis.call("HSET", KEYS[11], entry, string.match(ARGV[i + 2], "\n(.*)$"))
         elseif outcome == "retry" then
-            local delay, message = string.match(b, "^(%d+) (.*)$")
+            local delay, message = string.match(ARGV[i + 2], "\n(%d+) (.*)$")
             local score, created, attempt, rest =
                 string.match(redis.call("HGET", KEYS[3], entry), "^(%d+) (%d+) (%d+) ([^\n]*\n)")
             local header = table.concat({ score, created, text(attempt + 1), rest }, " ")
@@ -51,22 +51,22 @@ for i, entry in ipairs(entries) do
             redis.call("HDEL", KEYS[9], entry)
             delayed = delayed + 1
             events[#events + 1] = entry
-            events[#events + 1] = a
+            events[#events + 1] = event
         elseif outcome == "snooze" then
-            local delay, message = string.match(b, "^(%d+) (.*)$")
+            local delay, message = string.match(ARGV[i + 2], "\n(%d+) (.*)$")
             local header = string.match(redis.call("HGET", KEYS[3], entry), "^[^\n]*\n")
             redis.call("HSET", KEYS[3], entry, header .. message)
             redis.call("ZADD", KEYS[2], text(now + delay), entry)
             delayed = delayed + 1
             events[#events + 1] = entry
-            events[#events + 1] = a
+            events[#events + 1] = event
         elseif outcome == "release" or outcome == "crashed" then
             redis.call("ZADD", KEYS[1], score_of(redis.call("HGET", KEYS[3], entry)), entry)
             if outcome == "crashed" then
                 redis.call("HINCRBY", KEYS[9], entry, 1)
             end
             events[#events + 1] = entry
-            events[#events + 1] = a
+            events[#events + 1] = event
             returned = returned + 1
         end
     end

@@ -1,0 +1,107 @@
+"""Sends many messages to one queue in few round trips, and says of each whether it is stored."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import redis
+from dramatiq.message import Message
+from redis.exceptions import NoScriptError
+
+from service.broker.wire import Row
+from service.errors import BrokerUnavailable
+
+if TYPE_CHECKING:
+    from service.broker.redis_broker import RedisBroker
+
+SEND_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """What became of the messages of one `send_many`: the stored ones, and the others with the reason.
+
+    The reason is BrokerUnavailable where Redis did not take a message, or the error of the message itself.
+    """
+
+    stored: list[Message[Any]] = field(default_factory=list[Message[Any]])
+    failed: list[tuple[Message[Any], Exception]] = field(default_factory=list[tuple[Message[Any], Exception]])
+
+    def fail(self, messages: Sequence[Message[Any]], error: Exception) -> None:
+        """Note that these were not sent."""
+        self.failed.extend((message, error) for message in messages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    messages: list[Message[Any]]
+    rows: list[Row]
+    send: tuple[str, int]
+
+
+class BatchSend:
+    """The part of one `send_many` that goes to one queue: each batch is prepared while Redis stores the one before."""
+
+    def __init__(self, broker: "RedisBroker", queue: str, delay_ms: int | None, report: SendReport) -> None:
+        self._broker = broker
+        self._queue = queue
+        self._delay_ms = delay_ms
+        self._report = report
+        self._under_way: deque[_Batch] = deque()
+        self._prepared = 0
+
+    def send(self, messages: Sequence[Message[Any]]) -> None:
+        """Send messages of this queue, in their order. Once Redis is out of reach, no more is tried."""
+        answers = self._broker.wire.enqueue_each(self._queue, self._batches(messages))
+        for error in answers:
+            batch = self._under_way.popleft()
+            failure = self._failure_of(batch, error)
+            if failure is None:
+                self._note_stored(batch)
+                continue
+            self._report.fail(batch.messages, failure)
+            if not isinstance(error, redis.ResponseError):
+                for late in self._under_way:
+                    self._report.fail(late.messages, failure)
+                rest = BrokerUnavailable(f"Not sent, since the sends before it failed: {failure}", may_be_stored=False)
+                self._report.fail(messages[self._prepared :], rest)
+                return
+
+    def _batches(self, messages: Sequence[Message[Any]]) -> Iterator[tuple[list[Row], tuple[str, int]]]:
+        while self._prepared < len(messages):
+            some = messages[self._prepared : self._prepared + SEND_BATCH]
+            self._prepared += len(some)
+            batch = self._prepare(some)
+            if batch.rows:
+                self._under_way.append(batch)
+                yield batch.rows, batch.send
+
+    def _prepare(self, messages: Sequence[Message[Any]]) -> _Batch:
+        fit: list[Message[Any]] = []
+        rows: list[Row] = []
+        for message in messages:
+            try:
+                self._broker.emit_before("enqueue", message, self._delay_ms)
+                rows.append(self._broker.row(message, self._delay_ms))
+                fit.append(message)
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not keep the others back
+                self._report.fail([message], error)
+        return _Batch(fit, rows, self._broker.producer.next_pipelined_send())
+
+    def _failure_of(self, batch: _Batch, error: redis.RedisError | None) -> BrokerUnavailable | None:
+        if error is None:
+            return None
+        if isinstance(error, NoScriptError | redis.ConnectionError):
+            try:
+                self._broker.send_rows(self._queue, batch.rows, batch.send)
+            except BrokerUnavailable as still:
+                return still
+            return None
+        return self._broker.unavailable(error)
+
+    def _note_stored(self, batch: _Batch) -> None:
+        self._report.stored.extend(batch.messages)
+        if self._broker.hooks_of("after_enqueue"):
+            for message in batch.messages:
+                self._broker.emit_after("enqueue", message, self._delay_ms)
