@@ -80,6 +80,7 @@ def job(
     backoff: Backoff | None = None,
     priority: int = 5,
     max_deliveries: int = 3,
+    settle_at_once: bool = False,
 ) -> _Declare:
     """Declare an actor.
 
@@ -91,6 +92,8 @@ def job(
     priority: 0 (first) to 9 (last) within the queue.
     max_deliveries: how often a job that kills its worker is started before it is a dead letter. 1 means that it runs in
         a process of its own from the first start on, and never twice.
+    settle_at_once: whether an outcome goes to Redis by itself, before the thread takes its next job. A crash then
+        repeats no job of this actor that has ended, and each pays for a round trip.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -99,7 +102,7 @@ def job(
     if not name or not name.isprintable():
         raise DeclarationError(f"The name {name!r} must be printable text, such as email.send")
     policy_of(queue)
-    options: dict[str, Any] = {"max_deliveries": max_deliveries}
+    options: dict[str, Any] = {"max_deliveries": max_deliveries, "settle_at_once": settle_at_once}
     if not 0 <= priority <= 9:
         raise DeclarationError(f"{name}: priority={priority} is outside of 0 (first) to 9 (last)")
     if max_deliveries < 1:

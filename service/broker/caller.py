@@ -89,18 +89,18 @@ class Caller:
                     answers: list[Any] = [error] * (unanswered + 1)
                 else:
                     unanswered += 1
-                    answers = [self._answer(connection)] if unanswered == PIPELINED else []
-                if answers and _is_broken(answers[0]):
-                    answers = answers[:1] * max(unanswered, len(answers))
+                    answers = [] if unanswered < PIPELINED else [self._answer(connection)]
+                    if answers and isinstance(answers[0], redis.RedisError):
+                        # Who repeats this call does so before the next one is sent: the order holds.
+                        answers += self._answers(connection, unanswered - 1, answers[0])
+                if answers and _is_broken(answers[-1]):
                     self._put_back(connection, broken=True)
                     connection, unanswered = None, len(answers)
                 unanswered -= len(answers)
                 yield from answers
-            while unanswered:
-                answer = self._answer(connection)
-                count = unanswered if _is_broken(answer) else 1
-                unanswered -= count
-                yield from [answer] * count
+            rest = self._answers(connection, unanswered)
+            unanswered = 0
+            yield from rest
         finally:
             self._put_back(connection, broken=unanswered > 0)
 
@@ -129,6 +129,13 @@ class Caller:
         finally:
             # Also what a time limit raises in this thread: a reply that is still to come must not meet the next call.
             self._put_back(connection, broken=broken)
+
+    def _answers(self, connection: Any, count: int, last: Any = None) -> list[Any]:
+        answers: list[Any] = []
+        for _ in range(count):
+            last = last if _is_broken(last) else self._answer(connection)
+            answers.append(last)
+        return answers
 
     def _answer(self, connection: Any) -> Any:
         try:

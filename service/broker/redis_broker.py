@@ -275,7 +275,12 @@ class RedisBroker(Broker):
         queue = delivery.lease.queue
         for waiting in self.slots.finished(queue):
             self.wakeups.wake(waiting)
-        self.settler.add(settlement_of(delivery))
+        settlement = settlement_of(delivery)
+        actor = self._known_actor(delivery.actor_name)
+        if actor and actor.options.get("settle_at_once"):
+            self.settler.settle_now(settlement)
+        else:
+            self.settler.add(settlement)
 
     def release(self, deliveries: Iterable[Delivery]) -> None:
         """Give back what was fetched and not started: to its place, and with no attempt counted."""

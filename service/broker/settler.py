@@ -50,6 +50,13 @@ class Settler:
             with self._condition:
                 self._condition.notify()
 
+    def settle_now(self, settlement: Settlement) -> None:
+        """Settle one outcome in this thread. What Redis does not take now is kept with the others."""
+        try:
+            self._carry_out(settlement.lease.queue, [settlement])
+        except redis.RedisError:
+            self.add(settlement)
+
     def close(self, timeout_seconds: float) -> bool:
         """Settle what is there, then stop. Returns whether all was settled in time."""
         with self._condition:

@@ -34,6 +34,10 @@ class WorkerLife(Middleware):
         #: The queue of the worker that runs on this broker, if one does.
         self.work_queue: WorkQueue | None = None
 
+    @property
+    def actor_options(self) -> set[str]:
+        return {"settle_at_once"}
+
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
         _refuse_unknown_queues(worker.consumer_whitelist or ())
         self._check_server()

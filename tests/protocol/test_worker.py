@@ -407,3 +407,59 @@ def test_third_party_middleware_sees_the_life_of_a_message(broker: RedisBroker, 
     work.send()
     eventually(lambda: "after_ack" in seen)
     assert seen == ["before_enqueue", "before_process_message", "after_process_message 7", "after_ack"]
+
+
+def test_an_actor_may_ask_that_its_outcomes_are_settled_before_its_thread_goes_on(
+    broker: RedisBroker, start_worker: StartWorker
+) -> None:
+    seen: list[str] = []
+
+    @dramatiq.actor(broker=broker, settle_at_once=True)
+    def careful() -> None: ...
+
+    @dramatiq.actor(broker=broker)
+    def looks(message_id: str) -> None:
+        seen.append((broker.find_record(message_id) or {})["state"])
+
+    for _ in range(20):
+        looks.send(careful.send().message_id)
+    start_worker(threads=1)
+    eventually(lambda: len(seen) == 20)
+    assert set(seen) == {"succeeded"}
+
+
+@pytest.mark.parametrize("by_the_fetch", [True, False])
+def test_a_fetch_reaches_the_threads_in_its_order_handed_over_whole_or_one_by_one(
+    broker: RedisBroker, start_worker: StartWorker, monkeypatch: pytest.MonkeyPatch, by_the_fetch: bool
+) -> None:
+    ran: list[int] = []
+
+    @dramatiq.actor(broker=broker)
+    def note(number: int) -> None:
+        ran.append(number)
+
+    if not by_the_fetch:
+        monkeypatch.setattr(type(broker.life), "work_queue", property(lambda _: None, lambda *_: None), raising=False)
+    for number in range(300):
+        note.send(number)
+    worker = start_worker(threads=1)
+    eventually(lambda: len(ran) == 300)
+    assert ran == list(range(300))
+    worker.join()
+    broker.join("default", timeout=10_000)
+
+
+def test_a_message_of_higher_priority_is_before_others_of_its_fetch(
+    broker: RedisBroker, start_worker: StartWorker
+) -> None:
+    ran: list[str] = []
+
+    @dramatiq.actor(broker=broker, priority=5)
+    def note(word: str) -> None:
+        ran.append(word)
+
+    for word, priority in (("last", 9), ("middle", 5), ("first", 0)):
+        note.send_with_options(args=(word,), priority=priority)
+    start_worker(threads=1)
+    eventually(lambda: len(ran) == 3)
+    assert ran == ["first", "middle", "last"]
