@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -46,6 +47,8 @@ UNKNOWN_ACTOR_DELAY_MS = 2000
 #: How often to ask for work while nothing can wake this process.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
 _UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
+#: How long to try to settle what is left when the work ends.
+CLOSE_SECONDS = 10.0
 
 
 class RedisBroker(Broker):
@@ -57,6 +60,8 @@ class RedisBroker(Broker):
         self.slots = Slots()
         self.holdings: dict[str, Holdings] = defaultdict(Holdings)
         self.draining = False
+        self._working = False
+        self._working_lock = Lock()
         self._settings = settings
         self.producer = Producer()
         self._hooks: dict[str, list[Callable[..., None]]] = {}
@@ -216,8 +221,26 @@ class RedisBroker(Broker):
 
     # Working
 
+    def start(self) -> None:
+        """Listen, renew and settle, from threads of their own, until `stop`."""
+        with self._working_lock:
+            if not self._working:
+                self._working = True
+                for part in (self.wakeups, self.settler, self.renewal):
+                    part.start()
+
+    def stop(self) -> None:
+        """Settle what has ended, and let the threads end. A further worker of this process may `start` them again."""
+        with self._working_lock:
+            if self._working:
+                self._working = False
+                self.settler.close(CLOSE_SECONDS)
+                self.renewal.stop()
+                self.wakeups.stop()
+
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
         """Return a consumer. The table of queues bounds what it holds, whatever `prefetch` says."""
+        self.start()  # also where no worker of Dramatiq's runs: what a consumer takes is renewed and settled
         return QueueConsumer(self, queue_name, timeout)
 
     def fetch(self, queue: str, count: int) -> tuple[list[Delivery], float]:
@@ -342,6 +365,7 @@ class RedisBroker(Broker):
             self.flush(queue)
 
     def close(self) -> None:
+        self.stop()
         if "wire" in self.__dict__:
             self.wire.close()
         if "client" in self.__dict__:

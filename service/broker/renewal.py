@@ -35,11 +35,11 @@ class Renewal:
         self._renew = renew
         self._interval_seconds = interval_seconds
         self._stop = Event()
-        self._thread = Thread(target=self._run, name="lease-renewal", daemon=True)
 
     def start(self) -> None:
         """Renew until stopped."""
-        self._thread.start()
+        self._stop = Event()
+        Thread(target=self._run, args=(self._stop,), name="lease-renewal", daemon=True).start()
 
     def stop(self) -> None:
         """Renew no more."""
@@ -61,9 +61,9 @@ class Renewal:
             holdings.lose(lost, _interrupt)
         return answered
 
-    def _run(self) -> None:
+    def _run(self, stop: Event) -> None:
         wait_seconds = self._interval_seconds
-        while not self._stop.wait(wait_seconds):
+        while not stop.wait(wait_seconds):
             try:
                 answered = self.renew_all()
             except Exception:

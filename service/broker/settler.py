@@ -37,10 +37,12 @@ class Settler:
         self._sleeping = False
         self._condition = Condition()
         self._closing = False
-        self._thread = Thread(target=self._run, name="settler", daemon=True)
+        self._thread: Thread | None = None
 
     def start(self) -> None:
         """Settle until closed."""
+        self._closing = False
+        self._thread = Thread(target=self._run, name="settler", daemon=True)
         self._thread.start()
 
     def add(self, settlement: Settlement) -> None:
@@ -59,6 +61,8 @@ class Settler:
 
     def close(self, timeout_seconds: float) -> bool:
         """Settle what is there, then stop. Returns whether all was settled in time."""
+        if self._thread is None:
+            return not self._waiting
         with self._condition:
             self._closing = True
             self._condition.notify()

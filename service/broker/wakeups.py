@@ -24,11 +24,12 @@ class Wakeups:
         self._by_redis: set[str] = set()
         self._stop = Event()
         self.subscribed = False
-        self._thread = Thread(target=self._run, name="wake-ups", daemon=True)
 
     def start(self) -> None:
         """Listen until stopped."""
-        self._thread.start()
+        self._stop = Event()
+        self.subscribed = False
+        Thread(target=self._run, args=(self._stop,), name="wake-ups", daemon=True).start()
 
     def stop(self) -> None:
         """Listen no more, and wake all."""
@@ -62,21 +63,21 @@ class Wakeups:
         """Call every consumer of this process."""
         self.wake("*")
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
+    def _run(self, stop: Event) -> None:
+        while not stop.is_set():
             subscription: Any = self._client.pubsub(ignore_subscribe_messages=False)
             try:
                 subscription.subscribe(self._channel)
-                self._listen(subscription)
+                self._listen(subscription, stop)
             except (redis.RedisError, OSError, ValueError):  # the last where the connection was closed under us
                 self.subscribed = False
-                self._stop.wait(FIRST_DELAY_SECONDS)
+                stop.wait(FIRST_DELAY_SECONDS)
             finally:
                 with suppress(redis.RedisError, OSError, ValueError):
                     subscription.close()
 
-    def _listen(self, subscription: Any) -> None:
-        while not self._stop.is_set():
+    def _listen(self, subscription: Any, stop: Event) -> None:
+        while not stop.is_set():
             message = subscription.get_message(timeout=1.0)
             if message is None:
                 continue

@@ -21,8 +21,6 @@ from service.settings import get_settings
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
 
-CLOSE_SECONDS = 10.0
-
 logger = logging.getLogger(__name__)
 
 
@@ -44,8 +42,7 @@ class WorkerLife(Middleware):
         self.work_queue = WorkQueue(worker.work_queue)
         self._broker.draining = False
         self._broker.slots.threads = worker.worker_threads
-        for part in (self._broker.wakeups, self._broker.settler, self._broker.renewal):
-            part.start()
+        self._broker.start()
         _stop_once()
 
     def _check_server(self) -> None:
@@ -82,8 +79,7 @@ class WorkerLife(Middleware):
             self._broker.release(self.work_queue.take_all())
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
-        self._broker.settler.close(CLOSE_SECONDS)
-        self._broker.renewal.stop()
+        self._broker.stop()
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:

@@ -16,15 +16,20 @@ class WorkerProbe(Middleware):
     def __init__(self) -> None:
         self._stopping = False
         self._booted = False
+        self._probe: Probe | None = None
 
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
         assert isinstance(broker, RedisBroker)
+        self._stopping = False
+        if self._probe is not None:
+            return  # it serves for as long as the process lives, which may run one worker after another
         settings = get_settings()
-        Probe(
+        self._probe = Probe(
             settings.worker_host,
             settings.worker_port,
             lambda: self._booted and not self._stopping and broker.link.is_up,
-        ).start()
+        )
+        self._probe.start()
 
     def after_worker_boot(self, broker: Broker, worker: Any) -> None:
         self._booted = True
