@@ -10,7 +10,7 @@ from functools import cached_property
 from threading import Lock
 from time import monotonic, sleep
 from typing import Any, cast
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import redis
 from dramatiq.actor import Actor
@@ -43,10 +43,10 @@ from service.settings import Settings, mask
 #: Where a message of an actor that this process does not know says nothing.
 DEFAULT_PRIORITY = 5
 DEFAULT_MAX_DELIVERIES = 3
+JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UNKNOWN_ACTOR_DELAY_MS = 2000
 #: How often to ask for work while nothing can wake this process.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
-_UUID = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}").fullmatch
 #: How long to try to settle what is left when the work ends.
 CLOSE_SECONDS = 10.0
 
@@ -158,15 +158,20 @@ class RedisBroker(Broker):
         """Send a message, and return whether it was stored.
 
         Of several sends of one message id within `once_within_seconds`, whoever makes them, the first is stored.
-        Raises BrokerUnavailable.
+        Raises BrokerUnavailable, and DeclarationError for a queue that no worker could serve.
         """
+        policy_of(message.queue_name)
         rows = [self.row(message, delay_ms)]
         return self.send_rows(message.queue_name, rows, once_within_seconds=once_within_seconds)
 
     def send_many(self, messages: Sequence[Message[Any]], *, delay_ms: int | None = None) -> SendReport:
-        """Send messages in few round trips, and report which are stored. Raises nothing for an outage."""
+        """Send messages in few round trips, and report which are stored. Raises nothing for an outage.
+
+        Raises DeclarationError, with nothing sent, where a queue is not in the table.
+        """
         by_queue: dict[str, list[Message[Any]]] = defaultdict(list)
         for message in messages:
+            policy_of(message.queue_name)
             by_queue[message.queue_name].append(message)
         report = SendReport()
         for queue, own in by_queue.items():
@@ -195,8 +200,12 @@ class RedisBroker(Broker):
 
     def row(self, message: Message[Any], delay_ms: int | None) -> Row:
         """Return a message as it is sent. Raises ValueError for an id that is no UUID."""
-        if not _UUID(message.message_id):
-            UUID(message.message_id)  # the database's key: anything else would fail out of the sender's sight
+        if not JOB_ID.fullmatch(message.message_id):
+            # Anything else would fail out of the sender's sight, or be found under another text than it was sent with.
+            raise ValueError(
+                f"message_id={message.message_id!r} can't be sent: it is the job's key in the database, "
+                "and must be a UUID in the form of str(uuid.uuid4())"
+            )
         actor = self._known_actor(message.actor_name)
         priority, most = DEFAULT_PRIORITY, DEFAULT_MAX_DELIVERIES
         if actor:
@@ -400,8 +409,9 @@ class RedisBroker(Broker):
         hooks = self._hooks.get(name)
         if hooks is None:
             base = getattr(Middleware, name)
-            own = [middleware for middleware in self.middleware if getattr(type(middleware), name, base) is not base]
-            hooks = self._hooks[name] = [getattr(middleware, name) for middleware in own]
+            all_hooks = [getattr(middleware, name) for middleware in self.middleware]
+            # A hook may also be an attribute of the object itself, as of one that wraps another middleware.
+            hooks = self._hooks[name] = [hook for hook in all_hooks if getattr(hook, "__func__", hook) is not base]
         return hooks
 
     def unavailable(self, error: redis.RedisError, *, may_be_stored: bool | None = None) -> BrokerUnavailable:
