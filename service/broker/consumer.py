@@ -10,7 +10,7 @@ import redis
 from dramatiq.broker import Consumer, MessageProxy
 
 from service.broker.delivery import Delivery
-from service.broker.outcome import Dead, Failure
+from service.broker.outcome import Dead, Failure, RetryLater
 
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
@@ -50,6 +50,8 @@ class QueueConsumer(Consumer):
         """Pass on the outcome of a message that did not die."""
         assert isinstance(message, Delivery)
         self._broker.finish(message)
+        if isinstance(message.outcome, RetryLater):
+            self._broker.emit_after("enqueue", message.outcome.message, message.outcome.delay_ms)
 
     def nack(self, message: MessageProxy) -> None:
         """Pass on the death of a message."""

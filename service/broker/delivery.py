@@ -55,6 +55,10 @@ class Delivery(MessageProxy):
         """1 for the first run."""
         return self.lease.attempt
 
+    def asdict(self) -> dict[str, Any]:
+        """The message as Dramatiq's callbacks send it on: what JSON makes of it, so that typed actors take it too."""
+        return {**self._message.asdict(), "args": list(self.args)}
+
     def encode(self) -> bytes:
         """The message as it is stored."""
         return self._message.encode()

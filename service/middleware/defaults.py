@@ -37,6 +37,8 @@ def _check(actor: Actor[..., Any]) -> None:
     retries, shortest, longest = (actor.options[name] for name in ("max_retries", "min_backoff", "max_backoff"))
     if not isinstance(retries, int) or retries < 0:
         raise WrongOptions(f"{actor.actor_name}: max_retries={retries!r} must be a whole number, 0 or more")
+    if not (actor.options.get("retry_when") is None or callable(actor.options["retry_when"])):
+        raise WrongOptions(f"{actor.actor_name}: retry_when={actor.options['retry_when']!r} must be a function")
     if not (_is_number(shortest) and _is_number(longest) and 0 <= shortest <= longest <= MAX_DELAY_SECONDS * 1000):
         raise WrongOptions(
             f"{actor.actor_name}: min_backoff={shortest!r}, max_backoff={longest!r}: "

@@ -1,17 +1,18 @@
 """Carries out the retry policy: the retry is one of the outcomes that the broker settles, so it can't be lost.
 
-Takes the options of Dramatiq's own Retries (max_retries, min_backoff, max_backoff, throws), so that plain actors keep
-their meaning. `retry_when` and `on_retry_exhausted` are not taken: an actor that names them is refused at import.
+Takes the options of Dramatiq's own Retries, so that plain actors keep their meaning: max_retries, min_backoff,
+max_backoff, throws, retry_when, on_retry_exhausted.
 """
 
 import logging
 import random
 from typing import Any, cast
 
+from dramatiq import middleware as stock
 from dramatiq.broker import Broker, MessageProxy
-from dramatiq.errors import Retry
+from dramatiq.errors import RateLimitExceeded, Retry
 from dramatiq.message import Message
-from dramatiq.middleware import Middleware
+from dramatiq.middleware import MiddlewareError
 
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery
@@ -27,15 +28,15 @@ LOGGED_CHARACTERS = 500
 NUMBERS = {"max_retries", "min_backoff", "max_backoff"}
 
 
-class Retries(Middleware):
-    """Decides after each failure between another attempt and death."""
+class Retries(stock.Retries):
+    """Decides after each failure between another attempt and death.
+
+    By its class it is Dramatiq's: `add_middleware(..., before=dramatiq.middleware.Retries)` finds its place.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
-
-    @property
-    def actor_options(self) -> set[str]:
-        return {"max_retries", "min_backoff", "max_backoff", "throws"}
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         if not message.options:
@@ -54,7 +55,12 @@ class Retries(Middleware):
         assert isinstance(message, Delivery)
         if isinstance(exception, ProcessDied):
             logger.warning("The job killed its process", extra={"job_id": message.message_id, "error": str(exception)})
-            message.outcome = Crashed(Failure("crashed", str(exception), ""))
+            crash = Failure("crashed", str(exception), "")
+            if message.lease.lapses + 1 < message.lease.max_deliveries:
+                message.outcome = Crashed(crash)
+            else:
+                message.fail()
+                message.outcome = Dead(crash)
             return
         failure = Failure.of(exception)
         policy = _policy_for(message, broker.get_actor(message.actor_name).options)
@@ -68,15 +74,36 @@ class Retries(Middleware):
             logger.warning("The job failed for good", extra=fields, exc_info=_unless_meant(exception))
             message.fail()
             message.outcome = Dead(failure)
+            if not policy.never_retries(exception):
+                _tell_of_exhaustion(broker, message, policy)
         else:
             more = {**fields, "delay_ms": delay_ms}
             logger.warning("The job failed and will be tried again", extra=more, exc_info=_unless_meant(exception))
-            message.outcome = RetryLater(message.copy_for_retry(failure.traceback), delay_ms, failure)
+            retry = message.copy_for_retry(failure.traceback)
+            message.outcome = RetryLater(retry, delay_ms, failure)
+            _announce(broker, retry, delay_ms)
+
+
+def _announce(broker: RedisBroker, retry: Message[Any], delay_ms: int) -> None:
+    # Dramatiq promises middleware the hooks of `enqueue` for retries too. The one after it is called by the consumer.
+    try:
+        broker.emit_before("enqueue", retry, delay_ms)
+    except MiddlewareError:
+        logger.exception(
+            "A middleware refuses a retry, which is stored all the same", extra={"job_id": retry.message_id}
+        )
+
+
+def _tell_of_exhaustion(broker: RedisBroker, message: Delivery, policy: RetryPolicy) -> None:
+    options = {**broker.get_actor(message.actor_name).options, **message.options}
+    if name := options.get("on_retry_exhausted"):
+        retries = {"retries": message.attempt - 1, "max_retries": policy.max_attempts - 1}
+        broker.get_actor(name).send(message.asdict(), retries)
 
 
 def _unless_meant(error: BaseException) -> BaseException | None:
     # What an actor raises on purpose says enough without a traceback.
-    return None if isinstance(error, JobError | Retry) else error
+    return None if isinstance(error, JobError | Retry | RateLimitExceeded) else error
 
 
 def _is_fit(value: object) -> bool:
@@ -92,5 +119,6 @@ def _policy_for(message: Delivery, actor_options: dict[str, Any]) -> RetryPolicy
         max_attempts=options["max_retries"] + 1,
         min_delay_ms=options["min_backoff"],
         max_delay_ms=options["max_backoff"],
+        retry_when=actor_options.get("retry_when"),
         throws=cast("tuple[type[BaseException], ...]", throws if isinstance(throws, tuple) else (throws,)),
     )

@@ -1,6 +1,7 @@
 """Whether and when a failed job runs again: a pure function of the error, the attempt and the policy."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dramatiq.errors import Retry
@@ -17,12 +18,20 @@ JITTER = 0.1
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """max_attempts: runs in all. Delays in milliseconds, min_delay_ms <= max_delay_ms."""
+    """max_attempts: runs in all. Delays in milliseconds, min_delay_ms <= max_delay_ms.
+
+    retry_when: decides in place of max_attempts, by the number of retries so far and the error.
+    """
 
     max_attempts: int
     min_delay_ms: int
     max_delay_ms: int
     throws: tuple[type[BaseException], ...] = ()
+    retry_when: Callable[[int, BaseException], object] | None = None
+
+    def never_retries(self, error: BaseException) -> bool:
+        """Whether this error is final, however many attempts are left."""
+        return isinstance(error, (*NEVER_RETRIED, *self.throws))
 
 
 def delay_before_next_attempt(
@@ -32,7 +41,9 @@ def delay_before_next_attempt(
 
     `attempt` is the one that failed, 1 for the first. The delay doubles with each attempt, up to the policy's cap.
     """
-    if isinstance(error, (*NEVER_RETRIED, *policy.throws)) or attempt >= policy.max_attempts:
+    if policy.never_retries(error):
+        return None
+    if not (policy.retry_when(attempt - 1, error) if policy.retry_when else attempt < policy.max_attempts):
         return None
     if isinstance(error, Retry) and error.delay is not None:
         return int(min(max(0, error.delay), MAX_DELAY_SECONDS * 1000))

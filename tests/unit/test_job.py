@@ -272,8 +272,8 @@ def test_a_plain_actors_options_that_can_not_work_are_refused_where_it_is_declar
 
 
 def test_an_option_that_nothing_claims_is_refused(broker):
-    with pytest.raises(ValueError, match="retry_when"):
-        dramatiq.actor(lambda: None, actor_name="plain", broker=broker, retry_when=lambda *_: True)
+    with pytest.raises(ValueError, match="retry_if"):
+        dramatiq.actor(lambda: None, actor_name="plain", broker=broker, retry_if=lambda *_: True)
 
 
 # The queue's policy, where the actor is silent.
