@@ -6,8 +6,6 @@ from contextlib import suppress
 from threading import Condition, Event, Thread
 from typing import Any
 
-import redis
-
 from service.broker.link import FIRST_DELAY_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -69,11 +67,11 @@ class Wakeups:
             try:
                 subscription.subscribe(self._channel)
                 self._listen(subscription, stop)
-            except (redis.RedisError, OSError, ValueError):  # the last where the connection was closed under us
+            except Exception:  # noqa: BLE001 - of all kinds where the connection is closed under us, by parser and moment
                 self.subscribed = False
                 stop.wait(FIRST_DELAY_SECONDS)
             finally:
-                with suppress(redis.RedisError, OSError, ValueError):
+                with suppress(Exception):
                     subscription.close()
 
     def _listen(self, subscription: Any, stop: Event) -> None:
