@@ -1,5 +1,6 @@
 """What Dramatiq's guide and reference promise to who declares, sends and composes actors, kept by our broker."""
 
+import asyncio
 import threading
 import time
 import uuid
@@ -250,6 +251,46 @@ def test_class_based_actors_run(broker: RedisBroker, start_worker: StartWorker) 
     assert end_of(broker, greet.send("world")).result == "world"
     greet("you")
     assert done == ["hello world", "hello you"]
+
+
+def test_async_actors_run_beside_each_other_and_know_their_message(
+    broker: RedisBroker, start_worker: StartWorker
+) -> None:
+    broker.add_middleware(CurrentMessage())
+    waiting: list[asyncio.Event] = []
+
+    @dramatiq.actor(broker=broker)
+    async def meet() -> str:
+        mine = asyncio.Event()
+        waiting.append(mine)
+        if len(waiting) == 2:
+            for event in waiting:
+                event.set()
+        await mine.wait()
+        message = CurrentMessage.get_current_message()
+        assert message is not None
+        return message.message_id
+
+    start_worker(threads=2)
+    for message in [meet.send(), meet.send()]:
+        assert end_of(broker, message).result == message.message_id
+
+
+def test_a_time_limit_cancels_an_async_actor_which_cleans_up(broker: RedisBroker, start_worker: StartWorker) -> None:
+    cleaned: list[str] = []
+
+    @dramatiq.actor(broker=broker, max_retries=0, time_limit=200)
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaned.append("up")
+
+    start_worker()
+    job = end_of(broker, wait.send())
+    assert job.error is not None
+    assert "TimeLimitExceeded" in job.error["type"]
+    assert cleaned == ["up"]
 
 
 def test_an_actor_class_of_ones_own_is_used(broker: RedisBroker, start_worker: StartWorker) -> None:

@@ -95,3 +95,24 @@ def test_a_wait_that_can_not_be_is_bounded(asked, waited):
 
 def test_asking_for_a_wait_gives_no_further_attempt():
     assert delay(3, error=Retry("busy", delay=10), max_attempts=3) is None
+
+
+# A predicate in the place of a number.
+
+
+def decided(answer, error=None, throws=()):
+    policy = RetryPolicy(1, 1000, 5000, throws, retry_when=lambda retries, error: answer(retries))
+    return [
+        delay_before_next_attempt(error or RuntimeError(), attempt, policy, random.Random(0)) is not None
+        for attempt in range(1, 6)
+    ]
+
+
+def test_a_predicate_is_asked_with_the_retries_so_far_whatever_their_bound():
+    assert decided(lambda retries: retries < 3) == [True, True, True, False, False]
+    assert decided(lambda retries: 0) == [False] * 5
+
+
+@pytest.mark.parametrize(("error", "throws"), [(Permanent(), ()), (KeyError(), (KeyError,))])
+def test_a_predicate_is_not_asked_about_what_is_final(error, throws):
+    assert decided(lambda retries: True, error, throws) == [False] * 5
