@@ -96,6 +96,7 @@ def test_what_was_sent_once_is_not_sent_again(broker: RedisBroker, release: Rele
     assert not broker.send(again, once_within_seconds=3600)
 
 
+@pytest.mark.timeout(180)
 def test_each_job_comes_to_its_right_end(broker: RedisBroker, worker: Service, release: Release) -> None:
     worker.start_worker()
     ends = {job_id: job["end"] for job_id, job in release.jobs.items() if is_final(State(job["end"]["state"]))}
@@ -107,7 +108,7 @@ def test_each_job_comes_to_its_right_end(broker: RedisBroker, worker: Service, r
         return record_of(broker, job_id)["state"]
 
     with contextlib.suppress(AssertionError):
-        eventually(lambda: not missing(), 60)
+        eventually(lambda: not missing(), 90)
     assert missing() == []
     for job_id, end in ends.items():
         found: dict[str, Any] = record_of(broker, job_id)

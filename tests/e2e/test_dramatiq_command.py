@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import redis
 from dramatiq.results import ResultFailure
 from dramatiq.results.backends import RedisBackend
 
@@ -18,7 +19,7 @@ from tests.servers import RedisServer, eventually
 
 @pytest.fixture
 def backend(redis_server: RedisServer) -> RedisBackend:
-    return RedisBackend(url=redis_server.url)
+    return RedisBackend(client=redis.Redis(port=redis_server.port, socket_timeout=None))  # it waits in one read
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_callbacks_and_results_hear_once_of_a_job_that_kills_its_process(
     module: Service, broker: RedisBroker, backend: RedisBackend
 ) -> None:
     """Case 02-D11."""
-    module.start_worker("worker", CALLBOARD_LEASE_SECONDS="1")
+    module.start_worker("worker")
     killer = send(broker, "kill_once")
     with pytest.raises(ResultFailure, match="signal 9"):
         backend.get_result(killer, block=True, timeout=30_000)
@@ -92,11 +93,11 @@ def test_the_last_crash_after_another_is_a_result_too(
     module: Service, broker: RedisBroker, backend: RedisBackend
 ) -> None:
     """Case 02-D11, where a worker has died with it before."""
-    first = module.start_worker("first", CALLBOARD_LEASE_SECONDS="1")
+    first = module.start_worker("first", CALLBOARD_LEASE_SECONDS="3")
     eventually(lambda: any(note.startswith("fork ") for note in module.notes()))  # until then it minds no death
     killer = send(broker, "kill_twice")
     assert first.wait(30) != 0, "the job takes its worker with it, and dramatiq stops"
-    module.start_worker("second", CALLBOARD_LEASE_SECONDS="1")
+    module.start_worker("second", CALLBOARD_LEASE_SECONDS="3")
     with pytest.raises(ResultFailure, match="signal 9"):
         backend.get_result(killer, block=True, timeout=30_000)
     eventually(lambda: state_of(broker, killer) == "dead")
