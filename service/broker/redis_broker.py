@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 import redis
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker, Consumer
-from dramatiq.errors import ActorNotFound, DecodeError, QueueJoinTimeout
+from dramatiq.errors import ActorNotFound, QueueJoinTimeout
 from dramatiq.message import Message
 from dramatiq.middleware import Middleware, MiddlewareError
 from redis.backoff import NoBackoff
@@ -24,17 +24,24 @@ from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery, Lease
 from service.broker.holdings import Holdings
 from service.broker.link import Link
-from service.broker.messages import decode_message
+from service.broker.messages import (
+    FORMAT,
+    check_place,
+    decode_fields,
+    encode_fields,
+    format_of,
+    message_of,
+)
 from service.broker.outcome import Failure
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
-from service.broker.settlement import Settlement, dead, postponed, released, settlement_of
+from service.broker.settlement import Settlement, dead, left_to_others, released, settlement_of
 from service.broker.settler import Settler
 from service.broker.slots import Slots
 from service.broker.wakeups import Wakeups
 from service.broker.wire import Row, Wire
 from service.broker.worker_life import WorkerLife
-from service.errors import BrokerUnavailable, DeclarationError
+from service.errors import BrokerUnavailable, DeclarationError, PayloadError, UnreadableMessage
 from service.queues import QUEUES, policy_of
 from service.settings import Settings, mask
 
@@ -90,7 +97,7 @@ class RedisBroker(Broker):
 
     @cached_property
     def wire(self) -> Wire:
-        return Wire(self.client, self.namespace, self.worker_id)
+        return Wire(self.client, self.namespace, self.worker_id, self._settings().max_message_bytes)
 
     @cached_property
     def link(self) -> Link:
@@ -191,6 +198,10 @@ class RedisBroker(Broker):
             raise self._unavailable(error) from error
 
     def _row(self, message: Message[Any], delay_ms: int | None) -> Row:
+        data = message.encode()
+        if len(data) > (most := self._settings().max_message_bytes):
+            problem = f"makes a message of {len(data)} bytes; the limit is {most} (CALLBOARD_MAX_MESSAGE_BYTES)"
+            raise PayloadError(message.actor_name, [("", problem)])
         UUID(message.message_id)  # the database's key: anything else would fail out of the sender's sight
         actor = self._known_actor(message.actor_name)
         priority = int(message.options.get("priority", actor.priority if actor else DEFAULT_PRIORITY))
@@ -203,7 +214,7 @@ class RedisBroker(Broker):
             max_deliveries=actor.options.get("max_deliveries", DEFAULT_MAX_DELIVERIES)
             if actor
             else DEFAULT_MAX_DELIVERIES,
-            data=message.encode(),
+            data=data,
         )
 
     def _known_actor(self, name: str) -> Actor[..., Any] | None:
@@ -232,33 +243,57 @@ class RedisBroker(Broker):
             poll_seconds = min(poll_seconds, fetched.soonest_ms / 1000)
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
         opened = [self._open(*message) for message in fetched.messages]
-        return [delivery for delivery in opened if delivery], poll_seconds
+        deliveries = [delivery for delivery in opened if delivery]
+        if fetched.messages and not deliveries:
+            poll_seconds = 0.0  # none of these can run here, and behind them there may be others
+        return deliveries, poll_seconds
 
     def _open(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
         try:
-            message = decode_message(data)
-        except DecodeError as error:
-            self.settler.add(dead(lease, actor_name, Failure.of(error), data))
+            return self._read(lease, actor_name, data)
+        except UnreadableMessage as error:
+            failure = Failure("unreadable", str(error), "")
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with a message, those fetched with it go on
+            failure = Failure.of(error)
+        self.logger.error("A message can't be run and is a dead letter: %s", failure.message)
+        self.settler.add(dead(lease, actor_name, failure))
+        return None
+
+    def _read(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
+        fields = decode_fields(data)
+        if (given := format_of(fields)) > FORMAT:
+            what = f"The message has the format {given}, and this release reads up to {FORMAT}"
+            if self._is_left_to_others(lease, actor_name, fields, what):
+                return None
+            failure = Failure("newer-format", f"{what}: no worker of a newer release took it in time", "")
+            self.settler.add(dead(lease, actor_name, failure, _without_wait(fields)))
             return None
+        message = message_of(fields)
+        check_place(message, lease.queue, lease.entry)
         message.options.pop("eta", None)  # Redis has waited for it
         actor = self._known_actor(message.actor_name)
+        delivery = Delivery(message, lease)
         if actor is None:
-            return self._unless_postponed(Delivery(message, lease))
-        if actor.options.get("max_deliveries", lease.max_deliveries) != lease.max_deliveries:
+            if self._is_left_to_others(lease, message.actor_name, fields, f"No actor {message.actor_name!r} here"):
+                return None
+            delivery.dead_letter = _without_wait(fields)
+        elif actor.options.get("max_deliveries", lease.max_deliveries) != lease.max_deliveries:
             # The sender may not have known the actor.
-            lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
-            self.holdings[lease.queue].add([lease])
-        return Delivery(message, lease)
+            delivery.lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
+            self.holdings[lease.queue].add([delivery.lease])
+        return delivery
 
-    def _unless_postponed(self, delivery: Delivery) -> Delivery | None:
-        # In a rolling deployment a worker of the next release knows the actor: it gets its chance first.
-        waited = int(delivery.options.get("unknown_for_ms", 0))
+    def _is_left_to_others(self, lease: Lease, actor_name: str, fields: dict[str, Any], what: str) -> bool:
+        # In a rolling deployment a worker of the next release can run it: it gets its chance first.
+        options = fields["options"]
+        waited = options.get("unknown_for_ms")
+        waited = waited if isinstance(waited, int | float) and waited >= 0 else 0
         if waited >= self._settings().unknown_actor_seconds * 1000:
-            return delivery
-        delivery.options["unknown_for_ms"] = waited + UNKNOWN_ACTOR_DELAY_MS
-        self.logger.warning("No actor %r here: the job is left to others for a while", delivery.actor_name)
-        self.settler.add(postponed(delivery, UNKNOWN_ACTOR_DELAY_MS))
-        return None
+            return False
+        options["unknown_for_ms"] = waited + UNKNOWN_ACTOR_DELAY_MS
+        self.logger.warning("%s: the job is left to others for a while", what)
+        self.settler.add(left_to_others(lease, actor_name, encode_fields(fields), UNKNOWN_ACTOR_DELAY_MS))
+        return True
 
     def finish(self, delivery: Delivery) -> None:
         """Take a delivery's outcome; it is settled soon. Never raises for an outage."""
@@ -266,7 +301,11 @@ class RedisBroker(Broker):
         self.holdings[queue].finished(delivery)
         for waiting in self.slots.finished(queue):
             self.wakeups.wake(waiting)
-        self.settler.add(settlement_of(delivery))
+        try:
+            settlement = settlement_of(delivery)
+        except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
+            settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error))
+        self.settler.add(settlement)
 
     def release(self, deliveries: Iterable[Delivery]) -> None:
         """Give back what was fetched and not started: to its place, and with no attempt counted."""
@@ -366,6 +405,11 @@ class RedisBroker(Broker):
         return BrokerUnavailable(
             f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=_may_have_been_carried_out(error)
         )
+
+
+def _without_wait(fields: dict[str, Any]) -> bytes:
+    """The message as it was before it was left to others; empty where it never was."""
+    return encode_fields(fields) if fields["options"].pop("unknown_for_ms", None) is not None else b""
 
 
 def _may_have_been_carried_out(error: redis.RedisError) -> bool:

@@ -11,9 +11,11 @@ from service.broker import events
 from service.broker.caller import Caller
 from service.broker.delivery import Lease
 from service.broker.keys import Keys
+from service.broker.messages import GROWTH_BYTES
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
 from service.queues import QUEUES
+from service.settings import MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,11 @@ class Fetched:
 class Wire:
     """One process's side of the scripts."""
 
-    def __init__(self, client: Any, namespace: str, worker_id: str) -> None:
+    def __init__(self, client: Any, namespace: str, worker_id: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._client = client
         self._namespace = namespace
         self._worker_id = worker_id
+        self._most_bytes = max_message_bytes + GROWTH_BYTES
         self._scripts = Caller(client, {name: source(name) for name in NAMES})
 
     def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
@@ -63,7 +66,7 @@ class Wire:
         keys = Keys(self._namespace, queue)
         names = [keys.ready, keys.delayed, keys.messages, keys.events, keys.counter, keys.waiters]
         names += [keys.leases, keys.deadlines, keys.lapses, keys.finals, keys.dead, keys.dead_messages]
-        args = [self._namespace, queue, count, lease_ms, self._worker_id, wakeable_ms]
+        args = [self._namespace, queue, count, lease_ms, self._worker_id, wakeable_ms, self._most_bytes]
         now, soonest, token, *rest = self._scripts.call("fetch", names, args)
         started, first = int(now), int(token)
         messages = [
@@ -134,4 +137,4 @@ def _leased(
     header, _, data = stored.partition(b"\n")
     _, created, attempt, most, actor = header.split(b" ", 4)
     lease = Lease(queue, entry.decode(), str(token), now, int(created), int(attempt), int(lapses), int(most))
-    return lease, actor.decode(), data
+    return lease, actor.decode(errors="replace"), data
