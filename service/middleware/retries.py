@@ -6,8 +6,11 @@ their meaning. `retry_when` and `on_retry_exhausted` are not taken: an actor tha
 
 import logging
 import random
+from inspect import signature, unwrap
+from traceback import walk_tb
 from typing import Any, cast
 
+from dramatiq.actor import Actor
 from dramatiq.broker import Broker, MessageProxy
 from dramatiq.errors import Retry
 from dramatiq.message import Message
@@ -55,8 +58,11 @@ class Retries(Middleware):
             message.outcome = Crashed(Failure("crashed", str(exception), ""))
             return
         failure = Failure.of(exception)
-        policy = _policy_for(message, broker.get_actor(message.actor_name).options)
-        delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
+        actor = broker.get_actor(message.actor_name)
+        delay_ms = None
+        if not _never_fits(actor, message, exception):
+            policy = _policy_for(message, actor.options)
+            delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
         fields = {
             "job_id": message.message_id,
             "attempt": message.attempt,
@@ -70,6 +76,22 @@ class Retries(Middleware):
             more = {**fields, "delay_ms": delay_ms}
             logger.warning("The job failed and will be tried again", extra=more, exc_info=_unless_meant(exception))
             message.outcome = RetryLater(message.copy_for_retry(failure.traceback), delay_ms, failure)
+
+
+def _never_fits(actor: Actor[..., Any], message: Delivery, error: BaseException) -> bool:
+    """Say whether the arguments are not those of the function, which no repetition can mend."""
+    if not isinstance(error, TypeError):
+        return False
+    own = getattr(unwrap(actor.fn), "__code__", None)
+    if any(frame.f_code is own for frame, _ in walk_tb(error.__traceback__)):
+        return False  # it has been called: the error is of its own making
+    try:
+        signature(actor.fn).bind(*message.args, **message.kwargs)
+    except TypeError:
+        return True
+    except ValueError:
+        pass  # a function of C that shows no signature
+    return False
 
 
 def _unless_meant(error: BaseException) -> BaseException | None:
