@@ -47,17 +47,19 @@ class Caller:
             self._pool.release(self._free.pop()[0])
 
     def _exchange(self, packed: bytes) -> Any:
-        connection = self._take()
+        connection = None
         try:
+            connection = self._take()
             connection.send_packed_command([packed], check_health=False)
             reply = connection.read_response(disable_decoding=True)
-        except redis.ResponseError:
-            self._free.append((connection, monotonic()))
-            raise
-        except BaseException:
-            # Also what a time limit raises in this thread: a reply that is still to come must not meet the next call.
-            connection.disconnect()
-            self._pool.release(connection)
+        except BaseException as error:
+            if isinstance(error, redis.ResponseError) and "READONLY" not in str(error):
+                self._free.append((connection, monotonic()))
+            elif connection is not None:
+                # Another server may be the primary by now. And what a time limit raises in this thread comes here too:
+                # a reply that is still to come must not meet the next call.
+                connection.disconnect()
+                self._pool.release(connection)
             raise
         self._free.append((connection, monotonic()))
         return reply

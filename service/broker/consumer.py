@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import redis
@@ -37,6 +38,8 @@ class QueueConsumer(Consumer):
         if self._broker.draining:
             # What a fetch that was under way has brought: no thread of this process will run it.
             self.close()
+            self._broker.life.release_unstarted()
+            self._pass_on()
             time.sleep(DRAINING_SECONDS)
             return None
         if not self._fetched and self._is_time():
@@ -70,15 +73,22 @@ class QueueConsumer(Consumer):
             self._broker.wakeups.wait(self._queue, self._seen, min(remaining, self._timeout_seconds))
         return time.monotonic() >= self._poll_at or self._broker.wakeups.count(self._queue) != self._seen
 
+    def _pass_on(self) -> None:
+        if self._broker.wakeups.was_called_by_redis(self._queue):
+            with suppress(redis.RedisError):  # the poll of whoever is idle is left
+                self._broker.pass_on(self._queue)
+
     def _fetch(self) -> None:
         self._seen = self._broker.wakeups.count(self._queue)
         wanted = self._broker.slots.take(self._queue)
         if wanted <= 0:
             # Whoever finishes a job of this queue calls.
             self._poll_at = time.monotonic() + self._timeout_seconds
+            self._pass_on()
             return
         deliveries: list[Delivery] = []
         try:
+            self._broker.wakeups.was_called_by_redis(self._queue)  # this is the answer to it
             deliveries, wait_seconds = self._broker.fetch(self._queue, wanted)
             self._broker.link.succeeded(self._queue)
             self._poll_at = 0.0 if deliveries else time.monotonic() + wait_seconds

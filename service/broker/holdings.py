@@ -1,5 +1,6 @@
 """What this process holds: the leases of one queue, with the deliveries that they belong to. Thread-safe."""
 
+from collections.abc import Callable
 from threading import Lock
 
 from service.broker.delivery import Delivery, Lease
@@ -40,9 +41,13 @@ class Holdings:
         with self._lock:
             return list(self._leases.values())
 
-    def lose(self, entries: list[str]) -> list[Delivery]:
-        """Drop leases that are held elsewhere now. Returns those whose jobs run, to be interrupted."""
+    def lose(self, entries: list[str], interrupt: Callable[[Delivery], None]) -> None:
+        """Drop leases that are held elsewhere now, and interrupt their jobs.
+
+        A job can't end while its thread is being interrupted: else the next job of that thread would be hit.
+        """
         with self._lock:
             for entry in entries:
                 self._leases.pop(entry, None)
-            return [self._running[entry] for entry in entries if entry in self._running]
+                if running := self._running.get(entry):
+                    interrupt(running)

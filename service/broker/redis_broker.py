@@ -16,7 +16,7 @@ from dramatiq.actor import Actor
 from dramatiq.broker import Broker, Consumer
 from dramatiq.errors import ActorNotFound, QueueJoinTimeout
 from dramatiq.message import Message
-from dramatiq.middleware import Middleware, MiddlewareError
+from dramatiq.middleware import Interrupt, Middleware, MiddlewareError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -74,7 +74,8 @@ class RedisBroker(Broker):
         self._settings = settings
         self._producer = Producer()
         self._hooks: dict[str, list[Callable[..., None]]] = {}
-        super().__init__(middleware=[*middleware, WorkerLife(self)])
+        self.life = WorkerLife(self)
+        super().__init__(middleware=[*middleware, self.life])
         self.queues: dict[str, None] = {}
 
     @cached_property
@@ -109,7 +110,7 @@ class RedisBroker(Broker):
 
     @cached_property
     def settler(self) -> Settler:
-        return Settler(self.settle, lambda: self.slots.is_idle)
+        return Settler(self.settle, is_idle=lambda: self.slots.is_idle, give_up=self._forget)
 
     @cached_property
     def renewal(self) -> Renewal:
@@ -248,6 +249,10 @@ class RedisBroker(Broker):
             poll_seconds = 0.0  # none of these can run here, and behind them there may be others
         return deliveries, poll_seconds
 
+    def pass_on(self, queue: str) -> None:
+        """Call another worker for what this one was called for, and has no slot to run. Raises redis.RedisError."""
+        self.wire.fetch(queue, 0, lease_ms=0, wakeable_ms=0)
+
     def _open(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
         try:
             return self._read(lease, actor_name, data)
@@ -298,7 +303,6 @@ class RedisBroker(Broker):
     def finish(self, delivery: Delivery) -> None:
         """Take a delivery's outcome; it is settled soon. Never raises for an outage."""
         queue = delivery.lease.queue
-        self.holdings[queue].finished(delivery)
         for waiting in self.slots.finished(queue):
             self.wakeups.wake(waiting)
         try:
@@ -319,6 +323,9 @@ class RedisBroker(Broker):
         self.holdings[queue].remove([settlement.lease for settlement in batch])
         for entry in refused:
             self.logger.warning("The lease had ended: the outcome of %s is refused", entry)
+
+    def _forget(self, settlement: Settlement) -> None:
+        self.holdings[settlement.lease.queue].remove([settlement.lease])
 
     def renew(self, queue: str, leases: Sequence[Lease]) -> list[str]:
         """Extend leases of one queue. Returns the entries that are lost. Raises redis.RedisError."""
@@ -384,7 +391,7 @@ class RedisBroker(Broker):
         for hook in reversed(self._hooks_of(f"after_{signal}")):
             try:
                 hook(self, *args, **kwargs)
-            except Exception:
+            except (Exception, Interrupt):  # a time limit may interrupt a job that has just ended
                 self.logger.critical("Unexpected failure in after_%s of %r.", signal, hook, exc_info=True)
 
     def add_middleware(self, middleware: Middleware, **position: Any) -> None:

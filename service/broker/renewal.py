@@ -12,9 +12,12 @@ from typing import Any, cast
 import redis
 from dramatiq.middleware import threading as interrupts
 
-from service.broker.delivery import Lease
+from service.broker.delivery import Delivery, Lease
 from service.broker.holdings import Holdings
 from service.broker.lost import LeaseLost
+
+#: After a round that was not answered: a lease may be near its end.
+AGAIN_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +45,9 @@ class Renewal:
         """Renew no more."""
         self._stop.set()
 
-    def renew_all(self) -> None:
-        """Renew each queue's leases in one call. An outage is left to the next round."""
+    def renew_all(self) -> bool:
+        """Renew each queue's leases in one call. Returns whether all answered: else the next round comes soon."""
+        answered = True
         for queue, holdings in list(self._holdings.items()):
             leases = holdings.all()
             if not leases:
@@ -52,15 +56,24 @@ class Renewal:
                 lost = self._renew(queue, leases)
             except redis.RedisError as error:
                 logger.warning("Leases can't be renewed now: %s", error, extra={"queue": queue})
+                answered = False
                 continue
-            self._interrupt(holdings, lost)
+            holdings.lose(lost, _interrupt)
+        return answered
 
     def _run(self) -> None:
-        while not self._stop.wait(self._interval_seconds):
-            self.renew_all()
+        wait_seconds = self._interval_seconds
+        while not self._stop.wait(wait_seconds):
+            try:
+                answered = self.renew_all()
+            except Exception:
+                # Without this thread every job of the process would be started elsewhere too.
+                logger.exception("Renewing the leases has failed")
+                answered = False
+            wait_seconds = self._interval_seconds if answered else min(self._interval_seconds, AGAIN_SECONDS)
 
-    def _interrupt(self, holdings: Holdings, lost: list[str]) -> None:
-        for delivery in holdings.lose(lost):
-            logger.warning("The lease was lost: the job is interrupted", extra={"job_id": delivery.message_id})
-            if delivery.thread_id is not None:
-                cast("Any", interrupts).raise_thread_exception(delivery.thread_id, LeaseLost)
+
+def _interrupt(delivery: Delivery) -> None:
+    logger.warning("The lease was lost: the job is interrupted", extra={"job_id": delivery.message_id})
+    if delivery.thread_id is not None:
+        cast("Any", interrupts).raise_thread_exception(delivery.thread_id, LeaseLost)

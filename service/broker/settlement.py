@@ -20,6 +20,10 @@ class Settlement(NamedTuple):
 def settlement_of(delivery: Delivery) -> Settlement:
     """Put the outcome of a delivery into the words of the script."""
     lease, actor = delivery.lease, delivery.actor_name
+    if delivery.outcome is None:
+        # The chain has said nothing, since a hook failed or was interrupted in it: how the actor ended is known.
+        failure = delivery.failure()
+        delivery.outcome = Dead(failure) if failure else Succeeded("null")
     match delivery.outcome:
         case Succeeded(result):
             return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result))
@@ -32,9 +36,6 @@ def settlement_of(delivery: Delivery) -> Settlement:
             return dead(lease, actor, failure, delivery.dead_letter)
         case Crashed(failure):
             return Settlement(lease, "crashed", events.settled(lease, "pending", actor, error=failure.to_json()))
-        case None:
-            # The chain has said nothing, since a hook of somebody else's failed in it; the actor has returned.
-            return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result="null"))
 
 
 def dead(lease: Lease, actor: str, failure: Failure, message: bytes = b"") -> Settlement:

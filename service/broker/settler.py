@@ -22,14 +22,16 @@ logger = logging.getLogger(__name__)
 
 
 class Settler:
-    """Sends settlements from a thread of its own. `carry_out` sends one batch of one queue."""
+    """Sends settlements from a thread of its own. `carry_out` sends one queue's batch, `give_up` forgets a lease."""
 
     def __init__(
         self,
         carry_out: Callable[[str, list[Settlement]], None],
         is_idle: Callable[[], bool],
+        give_up: Callable[[Settlement], None],
     ) -> None:
         self._carry_out = carry_out
+        self._give_up = give_up
         self._is_idle = is_idle
         self._waiting: deque[Settlement] = deque()
         self._sleeping = False
@@ -83,3 +85,17 @@ class Settler:
                 logger.warning("Outcomes can't be settled now, and are kept: %s", error, extra={"queue": queue})
                 self._waiting.extendleft(reversed(batch))
                 time.sleep(RETRY_SECONDS)
+            except Exception:  # noqa: BLE001 - each is logged when it fails alone
+                self._settle_one_by_one(queue, batch)
+
+    def _settle_one_by_one(self, queue: str, batch: list[Settlement]) -> None:
+        # One that can't be sent at all must not hold up the others. Its lease ends, and it runs again as a suspect.
+        for number, settlement in enumerate(batch):
+            try:
+                self._carry_out(queue, [settlement])
+            except redis.RedisError:
+                self._waiting.extendleft(reversed(batch[number:]))
+                return
+            except Exception:
+                logger.exception("The outcome of %s can't be settled", settlement.lease.entry, extra={"queue": queue})
+                self._give_up(settlement)

@@ -21,6 +21,7 @@ class Wakeups:
         self._channel = channel
         self._condition = Condition()
         self._calls: dict[str, int] = defaultdict(int)
+        self._by_redis: set[str] = set()
         self._stop = Event()
         self.subscribed = False
         self._thread = Thread(target=self._run, name="wake-ups", daemon=True)
@@ -43,6 +44,13 @@ class Wakeups:
         """Wait until the queue is called more often than `seen`, or the time is over."""
         with self._condition:
             self._condition.wait_for(lambda: self._calls[queue] + self._calls["*"] != seen, timeout_seconds)
+
+    def was_called_by_redis(self, queue: str) -> bool:
+        """Whether Redis has called this queue's consumer since this was asked last: nobody else was called then."""
+        with self._condition:
+            called = queue in self._by_redis
+            self._by_redis.discard(queue)
+            return called
 
     def wake(self, queue: str) -> None:
         """Call a queue's consumer of this process."""
@@ -76,4 +84,7 @@ class Wakeups:
                 self.subscribed = True
                 self.wake_all()  # what was called while nobody listened
             elif message["type"] == "message":
-                self.wake(message["data"].decode())
+                queue = message["data"].decode()
+                with self._condition:
+                    self._by_redis.add(queue)
+                self.wake(queue)

@@ -2,9 +2,11 @@
 
 import logging
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import redis
@@ -26,18 +28,21 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerLife(Middleware):
-    """Stands last in the chain: what it notes of a job's start is as near to it as can be."""
+    """Stands last in the chain: what it notes of a job's start and end is as near to them as can be."""
 
     def __init__(self, broker: "RedisBroker") -> None:
         self._broker = broker
+        self._work_queue: Any = None
 
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
         _refuse_unknown_queues(worker.consumer_whitelist or ())
         self._check_server()
+        self._work_queue = worker.work_queue
         self._broker.draining = False
         self._broker.slots.threads = worker.worker_threads
         for part in (self._broker.wakeups, self._broker.settler, self._broker.renewal):
             part.start()
+        _stop_once()
 
     def _check_server(self) -> None:
         try:
@@ -53,23 +58,61 @@ class WorkerLife(Middleware):
         message.thread_id = threading.get_ident()
         self._broker.holdings[message.lease.queue].started(message)
 
+    def after_process_message(
+        self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
+    ) -> None:
+        self._broker.holdings[message.lease.queue].finished(message)
+
+    def after_skip_message(self, broker: Broker, message: Any) -> None:
+        self._broker.holdings[message.lease.queue].finished(message)
+
     def before_worker_shutdown(self, broker: Broker, worker: Any) -> None:
+        # In this order: who is called after its last look passes the call on, and from then on is not called any more.
         self._broker.draining = True
-        # What waits for a thread will get none: others may start it at once.
-        waiting: list[Delivery] = [item.message for item in cast("Any", common).iter_queue(worker.work_queue)]
+        self._broker.wakeups.stop()
+        self.release_unstarted()
+
+    def release_unstarted(self) -> None:
+        """Give back what waits for a thread, and will get none: others may start it at once."""
+        queue = self._work_queue
+        waiting: list[Delivery] = [item.message for item in cast("Any", common).iter_queue(queue)]
         self._broker.release(waiting)
         for _ in waiting:
-            worker.work_queue.task_done()
+            queue.task_done()
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
         self._broker.settler.close(CLOSE_SECONDS)
         self._broker.renewal.stop()
-        self._broker.wakeups.stop()
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:
     if unknown := sorted(set(names) - QUEUES.keys()):
         _end(f"Unknown queue {', '.join(unknown)}; known queues: {', '.join(QUEUES)}")
+
+
+def _stop_once() -> None:
+    # A second SIGTERM, or SIGHUP of a reload, makes the `dramatiq` command end a worker that is draining: with it, all
+    # that it still runs. A worker that must go at once gets SIGKILL.
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        handler = signal.getsignal(number)
+        if callable(handler) and not isinstance(handler, _Once):
+            signal.signal(number, _Once(handler))
+
+
+class _Once:
+    """A signal handler of which all instances together call what they stand for once."""
+
+    stopping = False
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any]) -> None:
+        self._handler = handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if not _Once.stopping:
+            _Once.stopping = True
+            self._handler(number, frame)
 
 
 def _end(message: str) -> None:

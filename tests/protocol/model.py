@@ -111,8 +111,6 @@ class Model:
         match outcome:
             case "done" | "dead":
                 self._end(item, "succeeded" if outcome == "done" else "dead")
-            case "drop":
-                del self.items[name]
             case "retry":
                 item.place, item.due = Place.DELAYED, self.now + delay_ms
                 item.attempt, item.lapses = item.attempt + 1, 0

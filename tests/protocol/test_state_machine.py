@@ -36,7 +36,7 @@ BOUND = 3  # small, so that what is beyond the bound is met
 START_MS = 1_700_000_000_000
 CLOCK = "clock-of-the-state-machine"
 FAILURE = Failure("ValueError", "no", "Traceback ...")
-OUTCOMES = ("done", "dead", "retry", "snooze", "drop", "release", "crashed")
+OUTCOMES = ("done", "dead", "retry", "snooze", "release", "crashed")
 
 workers = st.integers(0, WORKERS - 1)
 #: Short ones, so that several things come due at one moment, and some beyond a lease.
@@ -71,6 +71,8 @@ class Fleet:
 
     brokers: list[RedisBroker]
     client: Any
+    #: Subscribed to the channels of all workers that live.
+    listener: Any
     held: list[list[Delivery]] = field(default_factory=list)
     last_sends: list[Send | None] = field(default_factory=list)
     #: Names that are new, and the same each time that the steps are: Hypothesis repeats them to find the shortest.
@@ -78,6 +80,7 @@ class Fleet:
 
     def start_anew(self) -> None:
         """Give all brokers an empty namespace."""
+        self.listener.unsubscribe()
         namespace = f"machine-{uuid.uuid4().hex}"
         self.numbers = count()
         self.held = [[] for _ in self.brokers]
@@ -89,9 +92,24 @@ class Fleet:
 
     def restart(self, broker: RedisBroker) -> None:
         """Make it another process."""
+        self.listener.unsubscribe(_channel(broker))
         broker.worker_id = f"worker-{next(self.numbers)}"
+        self.listener.subscribe(_channel(broker))
         broker.wire.close()
         broker.wire = Wire(broker.client, broker.namespace, broker.worker_id)
+
+    def called(self) -> set[str]:
+        """Return the workers that were called since this was asked last."""
+        self.listener.ping()  # its answer comes after all that was published before
+        workers = set[str]()
+        while (message := self.listener.get_message(timeout=10))["type"] != "pong":
+            if message["type"] == "message":
+                workers.add(message["channel"].decode().rpartition(":")[2])
+        return workers
+
+
+def _channel(broker: RedisBroker) -> str:
+    return f"{broker.namespace}:wake:{broker.worker_id}"
 
 
 @pytest.fixture
@@ -108,7 +126,8 @@ def fleet(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
             )
         broker.wakeups.subscribed = True  # so that idle workers register themselves
         brokers.append(broker)
-    yield Fleet(brokers, brokers[0].client)
+    with brokers[0].client.pubsub() as listener:
+        yield Fleet(brokers, brokers[0].client, listener)
     brokers[0].client.delete(CLOCK)
     for broker in brokers:
         broker.close()
@@ -131,9 +150,8 @@ class Machine(RuleBasedStateMachine):
         self.tokens: set[int] = set()
         self.last_event = "-"
         self.lives: dict[str, list[list[str]]] = {}
-        #: Idle workers with the time at which each asks by itself; the registered ones; those called since they asked.
+        #: Idle workers with the time at which each asks by itself; those called since they asked.
         self.asks_at: dict[str, int] = {}
-        self.waiters: dict[str, int] = {}
         self.called: set[str] = set()
 
     def teardown(self) -> None:
@@ -229,7 +247,8 @@ class Machine(RuleBasedStateMachine):
         assert wait_seconds == (POLL_SECONDS if soonest is None else min(POLL_SECONDS, soonest / 1000))
         self.asks_at.pop(broker.worker_id, None)
         self.called.discard(broker.worker_id)
-        self.waiters.pop(broker.worker_id, None)
+        if reply_is_dropped:
+            self.called.add(broker.worker_id)  # it asks again, seconds later at most: as one that is called
         if not deliveries and not reply_is_dropped:
             self.asks_at[broker.worker_id] = self.model.now + int(wait_seconds * 1000)
         if not reply_is_dropped:
@@ -422,10 +441,7 @@ class Machine(RuleBasedStateMachine):
         self, ready: dict[str, int], delayed: dict[str, int], waiters: dict[str, int]
     ) -> None:
         """An idle worker is called for what comes before it would ask by itself; one call is enough."""
-        self.called |= {
-            worker for worker, until in self.waiters.items() if worker not in waiters and until >= self.model.now
-        }
-        self.waiters = waiters
+        self.called |= self.fleet.called()
         asleep = {worker: at for worker, at in self.asks_at.items() if worker in waiters}
         if asleep and not self.called:
             assert not ready

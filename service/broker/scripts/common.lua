@@ -2,6 +2,7 @@
 --
 -- A message is stored as `SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then the message as Dramatiq encodes it.
 -- SCORE is priority * 2^49 + number of the send: so a message that comes back keeps its place for ever.
+local GONE = 200 -- workers that are gone, and that one call passes over
 local CHUNK = 1000 -- arguments for one command: far below the stack of every server
 
 local function now_ms()
@@ -40,21 +41,16 @@ local function body_of(stored)
     return header_of(stored) and string.match(stored, "\n(.*)$") or stored
 end
 
--- Wake up to `count` idle workers, each of them once: who is woken is no waiter any more.
-local function wake(waiters, namespace, queue, count, now)
+-- Wake up to `count` idle workers, each of them once: who is woken is no waiter any more, and who does not listen (it
+-- died, or drains) is passed over.
+local function wake(waiters, namespace, queue, count)
     local woken = 0
-    while woken < count do
-        local waiter = redis.call("ZPOPMAX", waiters)
-        if not waiter[1] then
+    for _ = 1, count + GONE do
+        local waiter = woken < count and redis.call("ZPOPMAX", waiters)[1]
+        if not waiter then
             return
         end
-        if tonumber(waiter[2]) >= now then
-            redis.call("PUBLISH", namespace .. ":wake:" .. waiter[1], queue)
-            woken = woken + 1
-        else
-            redis.call("DEL", waiters) -- the longest is over: so are all
-            return
-        end
+        woken = woken + redis.call("PUBLISH", namespace .. ":wake:" .. waiter, queue)
     end
 end
 
@@ -62,6 +58,6 @@ end
 local function wake_for_due(waiters, namespace, queue, delayed, now)
     local first = redis.call("ZRANGE", delayed, 0, 0, "WITHSCORES")
     if first[2] and not redis.call("ZRANGE", waiters, text(now), first[2], "BYSCORE", "LIMIT", 0, 1)[1] then
-        wake(waiters, namespace, queue, 1, now)
+        wake(waiters, namespace, queue, 1)
     end
 end

@@ -45,7 +45,7 @@ call_many("ZADD", KEYS[1], ready)
 call_many("ZADD", KEYS[2], delayed)
 redis.call("XADD", KEYS[4], "*", unpack(events))
 if #ready > 0 then
-    wake(KEYS[6], ARGV[1], ARGV[2], math.min(#ready / 2, 64), now)
+    wake(KEYS[6], ARGV[1], ARGV[2], math.min(#ready / 2, 64))
 end
 if #delayed > 0 then
     wake_for_due(KEYS[6], ARGV[1], ARGV[2], KEYS[2], now)

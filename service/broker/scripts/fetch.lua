@@ -7,6 +7,7 @@
 --       7 bytes of the longest message that is handed out
 -- Returns {now, ms until something comes due or lapses, or -1, first token, entry, lapses, message, ...}.
 -- Complexity: O((n + 2 * BOUND) log N).
+local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
 
 local now = now_ms()
@@ -128,7 +129,9 @@ if #taken > 0 then
 end
 -- What came back and is more than this worker takes is for others.
 if returned > #taken then
-    wake(KEYS[6], namespace, queue, math.min(returned - #taken, 64), now)
+    wake(KEYS[6], namespace, queue, math.min(returned - #taken, 64))
+elseif wanted == 0 and redis.call("EXISTS", KEYS[1]) == 1 then
+    wake(KEYS[6], namespace, queue, 1) -- the caller was woken, and has no slot
 end
 
 local soonest = -1
@@ -150,6 +153,7 @@ if #taken > 0 then
 elseif ARGV[6] ~= "0" then
     -- By the time at which it asks by itself: who sleeps longest is woken first.
     local asleep = tonumber(ARGV[6])
+    redis.call("ZREMRANGEBYSCORE", KEYS[6], "-inf", text(now - FORGET_MS))
     redis.call("ZADD", KEYS[6], text(now + (soonest < 0 and asleep or math.min(soonest, asleep))), worker)
 end
 return reply

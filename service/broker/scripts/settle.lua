@@ -9,7 +9,6 @@
 --         "dead"     A event (JSON), kept in finals; B the dead letter, or "" for the message as it is stored
 --         "retry"    A event (JSON); B delay in ms, a space, and the encoded message of the next attempt
 --         "snooze"   A event (JSON); B delay in ms, a space, and the encoded message: later, with no attempt counted
---         "drop"     finished without an event
 --         "release"  back to its place in ready; a lapse of the worker is not counted
 --         "crashed"  back to its place in ready; counted as a lapse
 -- Returns the entries that the caller did not hold with this token any more: of those nothing changed.
@@ -32,10 +31,8 @@ for i, entry in ipairs(entries) do
     else
         settled[entry] = true
         held[#held + 1] = entry
-        if outcome == "done" or outcome == "dead" or outcome == "drop" then
-            gone[#gone + 1] = entry
-        end
         if outcome == "done" or outcome == "dead" then
+            gone[#gone + 1] = entry
             finals[#finals + 1] = entry
             finals[#finals + 1] = text(now) .. " " .. a
             events[#events + 1] = entry
@@ -88,7 +85,7 @@ if #events > 4 then
     redis.call("XADD", KEYS[4], "*", unpack(events))
 end
 if returned > 0 then
-    wake(KEYS[6], ARGV[1], ARGV[2], math.min(returned, 64), now)
+    wake(KEYS[6], ARGV[1], ARGV[2], math.min(returned, 64))
 end
 if delayed > 0 then
     wake_for_due(KEYS[6], ARGV[1], ARGV[2], KEYS[2], now)
