@@ -27,6 +27,8 @@ def settlement_of(delivery: Delivery) -> Settlement:
     match delivery.outcome:
         case Succeeded(result):
             return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result))
+        case Dead() | RetryLater() | Crashed() if delivery.handed_back:
+            return released(delivery)
         case Dead(failure):
             return dead(lease, actor, failure, delivery.dead_letter)
         case RetryLater(message, delay_ms, failure):

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import redis
 from dramatiq import common
 from dramatiq.broker import Broker
-from dramatiq.middleware import Middleware
+from dramatiq.middleware import Middleware, Shutdown
+from dramatiq.middleware import threading as interrupts
 
 from service.broker.delivery import Delivery
 from service.broker.server_check import problems_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
 
 CLOSE_SECONDS = 10.0
+INTERRUPTION_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +84,29 @@ class WorkerLife(Middleware):
             queue.task_done()
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
+        self._hand_back()
         self._broker.settler.close(CLOSE_SECONDS)
         self._broker.renewal.stop()
+
+    def _hand_back(self) -> None:
+        """Interrupt what has outlived the grace period, and give it back once it has ended.
+
+        What can't be interrupted is given back all the same: it dies with this process in a moment, and can settle
+        nothing any more.
+        """
+        holdings = list(self._broker.holdings.values())
+        running = [delivery for each in holdings for delivery in each.interrupt_all(_hand_back_and_interrupt)]
+        deadline = time.monotonic() + INTERRUPTION_SECONDS
+        while running and any(each.all() for each in holdings) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        held = {lease for each in holdings for lease in each.all()}
+        self._broker.release([delivery for delivery in running if delivery.lease in held])
+
+
+def _hand_back_and_interrupt(delivery: Delivery) -> None:
+    logger.warning("The grace period is over: the job is interrupted", extra={"job_id": delivery.message_id})
+    delivery.handed_back = True
+    cast("Any", interrupts).raise_thread_exception(delivery.thread_id, Shutdown)
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:
