@@ -6,6 +6,7 @@
     ├── PayloadError             a payload does not fit its actor: raised at `send()`
     ├── InvalidRequest           a request over HTTP does not have the shape of one
     ├── UnknownJobType           no actor answers to this type
+    ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
@@ -75,6 +76,13 @@ class UnknownJobType(CallboardError):
         self.job_type = job_type
         self.known = known
         super().__init__(f"Unknown job type: {shorten(job_type)}")
+
+
+class UnreadableMessage(CallboardError):
+    """What is stored as a message is none that this release can run: it becomes a dead letter."""
+
+    code = "unreadable-message"
+    status = 422
 
 
 class BrokerUnavailable(CallboardError):

@@ -18,6 +18,7 @@ from service.errors import SettingsError
 from service.urls import check_database_url, check_redis_url, mask_url
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 SMTP_EXAMPLE = "smtp.example.com"
 
 
@@ -75,6 +76,14 @@ class Settings(BaseSettings):
         "300",
         ge=0,
         le=86400,
+    )
+    max_message_bytes: int = _setting(
+        MAX_MESSAGE_BYTES,
+        "CALLBOARD_MAX_MESSAGE_BYTES",
+        "The longest message. A longer one is refused when it is sent; one that is found in Redis is a dead letter.",
+        "8388608",
+        ge=64 * 1024,
+        le=64 * 1024 * 1024,
     )
     redis_check: Literal["warn", "refuse"] = _setting(
         "warn",

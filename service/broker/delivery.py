@@ -37,6 +37,10 @@ class Delivery(MessageProxy):
     is_known: bool = True
     #: The thread that runs it, so that it can be interrupted.
     thread_id: int | None = None
+    #: Whether its worker stops before it can end: then it goes back, however this run ends, unless it has succeeded.
+    handed_back: bool = False
+    #: The dead letter that it becomes if it dies; empty for the bytes that are stored.
+    dead_letter: bytes = b""
     _message: Message[Any]
 
     def __init__(self, message: Message[Any], lease: Lease) -> None:

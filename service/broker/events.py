@@ -57,18 +57,22 @@ def live(
 ) -> dict[str, str] | None:
     """Put together what Redis knows of a job, from its final event or from where its message is."""
     if final is not None:
-        at, _, event = final.decode().partition(" ")
+        at, _, event = final.decode(errors="replace").partition(" ")
         return _event(job_id, NEWEST, queue, at, json.loads(event))
     if message is None:
         return None
-    _, created, attempt, _, actor = message.partition(b"\n")[0].decode().split(" ", 4)
+    try:
+        _, created, attempt, _, actor = message.partition(b"\n")[0].decode(errors="replace").split(" ", 4)
+        runs_before = int(attempt) - 1
+    except ValueError:
+        return None  # no header of ours: the next fetch makes a dead letter of it
     known = {"created_at": created, "attempt": attempt, "type": actor}
     if lease is not None:
         started = lease.split(b" ")[1].decode()
         return _event(job_id, NEWEST, queue, started, {**known, "state": "running", "started_at": started})
     waits = "pending" if due is None else "scheduled"
     state = waits if attempt == "1" else "retrying"
-    return _event(job_id, NEWEST, queue, created, {**known, "state": state, "attempt": str(int(attempt) - 1)})
+    return _event(job_id, NEWEST, queue, created, {**known, "state": state, "attempt": str(runs_before)})
 
 
 def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]) -> dict[str, str]:

@@ -41,6 +41,14 @@ class Holdings:
         with self._lock:
             return list(self._leases.values())
 
+    def interrupt_all(self, interrupt: Callable[[Delivery], None]) -> list[Delivery]:
+        """Interrupt every job that runs, and return them."""
+        with self._lock:
+            running = list(self._running.values())
+            for delivery in running:
+                interrupt(delivery)
+            return running
+
     def lose(self, entries: list[str], interrupt: Callable[[Delivery], None]) -> None:
         """Drop leases that are held elsewhere now, and interrupt their jobs.
 

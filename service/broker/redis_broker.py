@@ -15,7 +15,7 @@ from uuid import uuid4
 import redis
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker, Consumer
-from dramatiq.errors import ActorNotFound, DecodeError, QueueJoinTimeout
+from dramatiq.errors import ActorNotFound, QueueJoinTimeout
 from dramatiq.message import Message
 from dramatiq.middleware import Interrupt, Middleware, MiddlewareError
 from redis.backoff import NoBackoff
@@ -25,18 +25,19 @@ from service.broker.batch_send import BatchSend, SendReport
 from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery, Lease
 from service.broker.holdings import Holdings
+from service.broker.intake import Intake
 from service.broker.link import Link
-from service.broker.messages import decode_message, encode_message
+from service.broker.messages import encode_message
 from service.broker.outcome import Failure
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
-from service.broker.settlement import Settlement, dead, postponed, released, settlement_of
+from service.broker.settlement import Settlement, dead, released, settlement_of
 from service.broker.settler import Settler
 from service.broker.slots import Slots
 from service.broker.wakeups import Wakeups
 from service.broker.wire import Row, Wire
 from service.broker.worker_life import WorkerLife
-from service.errors import BrokerUnavailable, DeclarationError
+from service.errors import BrokerUnavailable, DeclarationError, PayloadError
 from service.queues import QUEUES, policy_of
 from service.settings import Settings, mask
 
@@ -44,7 +45,6 @@ from service.settings import Settings, mask
 DEFAULT_PRIORITY = 5
 DEFAULT_MAX_DELIVERIES = 3
 JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-UNKNOWN_ACTOR_DELAY_MS = 2000
 #: How often to ask for work while nothing can wake this process.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
 #: How long to try to settle what is left when the work ends.
@@ -89,7 +89,15 @@ class RedisBroker(Broker):
 
     @cached_property
     def wire(self) -> Wire:
-        return Wire(self.client, self.namespace, self.worker_id)
+        return Wire(self.client, self.namespace, self.worker_id, self.max_message_bytes)
+
+    @cached_property
+    def max_message_bytes(self) -> int:
+        return self._settings().max_message_bytes
+
+    @cached_property
+    def intake(self) -> Intake:
+        return Intake(self._known_actor, self.settler.add, self._settings().unknown_actor_seconds)
 
     @cached_property
     def link(self) -> Link:
@@ -199,13 +207,17 @@ class RedisBroker(Broker):
             raise self.unavailable(error, may_be_stored=True) from error
 
     def row(self, message: Message[Any], delay_ms: int | None) -> Row:
-        """Return a message as it is sent. Raises ValueError for an id that is no UUID."""
+        """Return a message as it is sent. Raises ValueError for an id that is no UUID, PayloadError for its length."""
         if not JOB_ID.fullmatch(message.message_id):
             # Anything else would fail out of the sender's sight, or be found under another text than it was sent with.
             raise ValueError(
                 f"message_id={message.message_id!r} can't be sent: it is the job's key in the database, "
                 "and must be a UUID in the form of str(uuid.uuid4())"
             )
+        data = encode_message(message)
+        if len(data) > self.max_message_bytes:
+            problem = f"makes a message of {len(data)} bytes; the limit is {self.max_message_bytes}"
+            raise PayloadError(message.actor_name, [("", f"{problem} (CALLBOARD_MAX_MESSAGE_BYTES)")])
         actor = self._known_actor(message.actor_name)
         priority, most = DEFAULT_PRIORITY, DEFAULT_MAX_DELIVERIES
         if actor:
@@ -222,7 +234,7 @@ class RedisBroker(Broker):
             None if delay_ms is None else max(int(delay_ms), 0),
             attempt,
             most,
-            encode_message(message),
+            data,
         )
 
     def _known_actor(self, name: str) -> Actor[..., Any] | None:
@@ -268,46 +280,25 @@ class RedisBroker(Broker):
         if fetched.soonest_ms is not None:
             poll_seconds = min(poll_seconds, fetched.soonest_ms / 1000)
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
-        opened = [self._open(*message) for message in fetched.messages]
-        return [delivery for delivery in opened if delivery], poll_seconds
+        opened = [self.intake.open(*message) for message in fetched.messages]
+        deliveries = [delivery for delivery in opened if delivery]
+        if fetched.messages and not deliveries:
+            poll_seconds = 0.0  # none of these can run here, and behind them there may be others
+        return deliveries, poll_seconds
 
     def pass_on(self, queue: str) -> None:
         """Call another worker for what this one was called for, and has no slot to run. Raises redis.RedisError."""
         self.wire.fetch(queue, 0, lease_ms=0, wakeable_ms=0)
-
-    def _open(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
-        try:
-            message = decode_message(data)
-        except DecodeError as error:
-            self.settler.add(dead(lease, actor_name, Failure.of(error), data))
-            return None
-        message.options.pop("eta", None)  # Redis has waited for it
-        actor = self._known_actor(message.actor_name)
-        if actor is None:
-            return self._unless_postponed(Delivery(message, lease))
-        if actor.options.get("max_deliveries", lease.max_deliveries) != lease.max_deliveries:
-            # The sender may not have known the actor.
-            lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
-            self.holdings[lease.queue].add([lease])
-        return Delivery(message, lease)
-
-    def _unless_postponed(self, delivery: Delivery) -> Delivery | None:
-        # In a rolling deployment a worker of the next release knows the actor: it gets its chance first.
-        waited = int(delivery.options.get("unknown_for_ms", 0))
-        if waited >= self._settings().unknown_actor_seconds * 1000:
-            delivery.is_known = False
-            return delivery
-        delivery.options["unknown_for_ms"] = waited + UNKNOWN_ACTOR_DELAY_MS
-        self.logger.warning("No actor %r here: the job is left to others for a while", delivery.actor_name)
-        self.settler.add(postponed(delivery, UNKNOWN_ACTOR_DELAY_MS))
-        return None
 
     def finish(self, delivery: Delivery) -> None:
         """Take a delivery's outcome; it is settled soon. Never raises for an outage."""
         queue = delivery.lease.queue
         for waiting in self.slots.finished(queue):
             self.wakeups.wake(waiting)
-        settlement = settlement_of(delivery)
+        try:
+            settlement = settlement_of(delivery)
+        except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
+            settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error))
         actor = self._known_actor(delivery.actor_name)
         if actor and actor.options.get("settle_at_once"):
             self.settler.settle_now(settlement)

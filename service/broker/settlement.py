@@ -33,26 +33,33 @@ def settlement_of(delivery: Delivery) -> Settlement:
     match delivery.outcome:
         case Succeeded(result):
             return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result))
+        case Dead() | RetryLater() | Crashed() if delivery.handed_back:
+            return released(delivery)
         case Dead(failure):
-            return dead(lease, actor, failure, delivery.encode())
+            return dead(lease, actor, failure, delivery.dead_letter)
         case RetryLater(message, delay_ms, failure):
             event = events.settled(lease, "retrying", actor, error=failure.to_json())
             return Settlement(lease, "retry", event, b"%d %s" % (delay_ms, copy_message(message).encode()))
         case Crashed(failure) if lease.lapses + 1 >= lease.max_deliveries:
-            return dead(lease, actor, failure, delivery.encode())
+            return dead(lease, actor, failure, delivery.dead_letter)
         case Crashed(failure):
             return Settlement(lease, "crashed", events.settled(lease, "pending", actor, error=failure.to_json()))
 
 
-def dead(lease: Lease, actor: str, failure: Failure, message: bytes) -> Settlement:
-    """The entry becomes a dead letter."""
+def dead(lease: Lease, actor: str, failure: Failure, message: bytes = b"") -> Settlement:
+    """The entry becomes a dead letter: with the bytes that are stored, or with other ones."""
     return Settlement(lease, "dead", events.settled(lease, "dead", actor, error=failure.to_json()), message)
 
 
 def postponed(delivery: Delivery, delay_ms: int) -> Settlement:
     """The entry waits, with no attempt counted: somebody else may be able to run it."""
-    event = events.settled(delivery.lease, "scheduled", delivery.actor_name)
-    return Settlement(delivery.lease, "snooze", event, b"%d %s" % (delay_ms, delivery.encode()))
+    return left_to_others(delivery.lease, delivery.actor_name, delivery.encode(), delay_ms)
+
+
+def left_to_others(lease: Lease, actor: str, message: bytes, delay_ms: int) -> Settlement:
+    """As `postponed`, for a message that this process can't run."""
+    event = events.settled(lease, "scheduled", actor)
+    return Settlement(lease, "snooze", event, b"%d %s" % (delay_ms, message))
 
 
 def released(delivery: Delivery) -> Settlement:

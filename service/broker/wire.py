@@ -13,9 +13,11 @@ from service.broker import events
 from service.broker.caller import Argument, Call, Caller, Packed, pack
 from service.broker.delivery import Lease
 from service.broker.keys import Keys
+from service.broker.messages import GROWTH_BYTES
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
 from service.queues import QUEUES
+from service.settings import MAX_MESSAGE_BYTES
 
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
@@ -64,10 +66,11 @@ class Fetched:
 class Wire:
     """One process's side of the scripts."""
 
-    def __init__(self, client: Any, namespace: str, worker_id: str) -> None:
+    def __init__(self, client: Any, namespace: str, worker_id: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._client = client
         self._namespace = namespace
         self._worker_id = worker_id
+        self._most_bytes = max_message_bytes + GROWTH_BYTES
         self._scripts = Caller(client, {name: source(name) for name in NAMES})
         self._constants = {(script, queue): _constant(namespace, queue, script) for script in NAMES for queue in QUEUES}
         self._for_producer: dict[tuple[str, str], Packed] = {}
@@ -109,8 +112,8 @@ class Wire:
 
     def fetch(self, queue: str, count: int, *, lease_ms: int, wakeable_ms: int) -> Fetched:
         """Lease up to `count` messages. Where there is none, the process can be woken for `wakeable_ms`."""
-        call = Call("fetch", self._constants["fetch", queue], [count, lease_ms, self._worker_id, wakeable_ms])
-        now, soonest, token, packed = self._scripts.call(call)
+        arguments: list[Argument] = [count, lease_ms, self._worker_id, wakeable_ms, self._most_bytes]
+        now, soonest, token, packed = self._scripts.call(Call("fetch", self._constants["fetch", queue], arguments))
         messages = list(_leased(queue, packed, started_ms=int(now), token=int(token)))
         return Fetched(messages, None if int(soonest) < 0 else int(soonest))
 
@@ -162,7 +165,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
     end = 0
     while end < len(packed):
         start = packed.index(b"\n", end) + 1
-        words = packed[end : start - 1].decode().split(" ", 7)
+        words = packed[end : start - 1].decode(errors="replace").split(" ", 7)
         length, lapses, entry, score, created, attempt, most, actor = words
         end = start + int(length)
         lease = Lease(

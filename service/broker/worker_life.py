@@ -5,14 +5,17 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import redis
 from dramatiq.broker import Broker
-from dramatiq.middleware import Middleware
+from dramatiq.middleware import Middleware, Shutdown
+from dramatiq.middleware import threading as interrupts
 
+from service.broker.delivery import Delivery
 from service.broker.server_check import problems_of
 from service.broker.work_queue import WorkQueue
 from service.queues import QUEUES
@@ -20,6 +23,8 @@ from service.settings import get_settings
 
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
+
+INTERRUPTION_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +84,28 @@ class WorkerLife(Middleware):
             self._broker.release(self.work_queue.take_all())
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
+        self._hand_back()
         self._broker.stop()
+
+    def _hand_back(self) -> None:
+        """Interrupt what has outlived the grace period, and give it back once it has ended.
+
+        What can't be interrupted is given back all the same: it dies with this process in a moment, and can settle
+        nothing any more.
+        """
+        holdings = list(self._broker.holdings.values())
+        running = [delivery for each in holdings for delivery in each.interrupt_all(_hand_back_and_interrupt)]
+        deadline = time.monotonic() + INTERRUPTION_SECONDS
+        while running and any(each.all() for each in holdings) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        held = {lease for each in holdings for lease in each.all()}
+        self._broker.release([delivery for delivery in running if delivery.lease in held])
+
+
+def _hand_back_and_interrupt(delivery: Delivery) -> None:
+    logger.warning("The grace period is over: the job is interrupted", extra={"job_id": delivery.message_id})
+    delivery.handed_back = True
+    cast("Any", interrupts).raise_thread_exception(delivery.thread_id, Shutdown)
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:

@@ -6,9 +6,12 @@ max_backoff, throws, retry_when, on_retry_exhausted.
 
 import logging
 import random
+from inspect import signature, unwrap
+from traceback import walk_tb
 from typing import Any, cast
 
 from dramatiq import middleware as stock
+from dramatiq.actor import Actor
 from dramatiq.broker import Broker, MessageProxy
 from dramatiq.errors import RateLimitExceeded, Retry
 from dramatiq.message import Message
@@ -63,8 +66,12 @@ class Retries(stock.Retries):
                 message.outcome = Dead(crash)
             return
         failure = Failure.of(exception)
-        policy = _policy_for(message, broker.get_actor(message.actor_name).options)
-        delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
+        actor = broker.get_actor(message.actor_name)
+        policy = _policy_for(message, actor.options)
+        is_in_vain = policy.never_retries(exception) or _never_fits(actor, message, exception)
+        delay_ms = None
+        if not is_in_vain:
+            delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
         fields = {
             "job_id": message.message_id,
             "attempt": message.attempt,
@@ -74,7 +81,7 @@ class Retries(stock.Retries):
             logger.warning("The job failed for good", extra=fields, exc_info=_unless_meant(exception))
             message.fail()
             message.outcome = Dead(failure)
-            if not policy.never_retries(exception):
+            if not is_in_vain:
                 _tell_of_exhaustion(broker, message, policy)
         else:
             more = {**fields, "delay_ms": delay_ms}
@@ -99,6 +106,22 @@ def _tell_of_exhaustion(broker: RedisBroker, message: Delivery, policy: RetryPol
     if name := options.get("on_retry_exhausted"):
         retries = {"retries": message.attempt - 1, "max_retries": policy.max_attempts - 1}
         broker.get_actor(name).send(message.asdict(), retries)
+
+
+def _never_fits(actor: Actor[..., Any], message: Delivery, error: BaseException) -> bool:
+    """Say whether the arguments are not those of the function, which no repetition can mend."""
+    if not isinstance(error, TypeError):
+        return False
+    own = getattr(unwrap(actor.fn), "__code__", None)
+    if any(frame.f_code is own for frame, _ in walk_tb(error.__traceback__)):
+        return False  # it has been called: the error is of its own making
+    try:
+        signature(actor.fn).bind(*message.args, **message.kwargs)
+    except TypeError:
+        return True
+    except ValueError:
+        pass  # a function of C that shows no signature
+    return False
 
 
 def _unless_meant(error: BaseException) -> BaseException | None:

@@ -186,7 +186,7 @@ def _snapshots_of(entry_id: bytes, fields: dict[bytes, bytes], queue: str) -> di
     for name, value in fields.items():
         # Each job by itself: one event that can't be read must not hold up the rest, nor those that share its entry.
         try:
-            for event in events.read(entry_id.decode(), {**head, name.decode(): value.decode()}, queue):
+            for event in events.read(entry_id.decode(), {**head, name.decode(): value.decode(errors="replace")}, queue):
                 snapshots[name.decode()] = Snapshot.from_event(event)
         except (KeyError, ValueError) as error:
             about = {"entry": entry_id, "field": name, "value": value}

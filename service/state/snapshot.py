@@ -86,6 +86,7 @@ def _sequence(number: str) -> int:
 def _name(text: str) -> str:
     if "\x00" in text:
         raise ValueError("a name holds NUL")
+    text.encode()  # raises for half of a surrogate pair
     return text
 
 

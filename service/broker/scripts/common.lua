@@ -21,12 +21,24 @@ local function call_many(command, key, arguments, from)
     end
 end
 
-local function score_of(message)
-    return string.match(message, "^(%d+) ")
+-- Created, attempt, most deliveries, actor, score; or nil where no header of ours stands before the message: anybody can
+-- write to the server. The digits are as many as what reads them can hold.
+local function header_of(stored)
+    local score, created, attempt, most, actor = string.match(stored, "^(%d+) (%d+) (%d+) (%d+) ([^%c]*)\n")
+    if score and #score <= 16 and #created <= 14 and #attempt <= 9 and #most <= 9 then
+        return created, attempt, most, actor, score
+    end
 end
 
-local function header_of(message)
-    return string.match(message, "^%d+ (%d+) (%d+) (%d+) ([^\n]*)")
+-- What has no header of ours, or is not there at all, goes to the head of ready: the next fetch makes an end of it.
+local function score_of(stored)
+    local _, _, _, _, score = header_of(stored or "")
+    return score or "0"
+end
+
+-- The message as Dramatiq encodes it; all of it where no header stands before it.
+local function body_of(stored)
+    return header_of(stored) and string.match(stored, "\n(.*)$") or stored
 end
 
 -- Wake up to `count` idle workers, each of them once: who is woken is no waiter any more, and who does not listen (it

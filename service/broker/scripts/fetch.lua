@@ -4,6 +4,7 @@
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
 --       11 dead  12 dead messages
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker  6 ms for which an idle worker can be woken, or 0
+--       7 bytes of the longest message that is handed out
 -- Returns {now, ms until something comes due or lapses, or -1, first token, messages}: for each message, the tokens
 --         rising, `LENGTH LAPSES ENTRY SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
 -- Complexity: O((n + 2 * BOUND) log N).
@@ -29,31 +30,34 @@ local function back_to_ready(entries)
     return #ready / 2
 end
 
+-- What no worker is to get becomes a dead letter, with its final event, which `events` takes as well.
+local function bury(events, entry, stored, kind, why)
+    local created, attempt, _, actor = header_of(stored)
+    local event = cjson.encode({
+        state = "dead", type = actor or kind, attempt = attempt or "1", created_at = created or text(now),
+        error = cjson.encode({ type = kind, traceback = "", message = why }),
+    })
+    redis.call("ZADD", KEYS[11], text(now), entry)
+    redis.call("HSET", KEYS[12], entry, body_of(stored))
+    redis.call("HDEL", KEYS[3], entry)
+    redis.call("HDEL", KEYS[9], entry)
+    redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
+    events[#events + 1] = entry
+    events[#events + 1] = event
+end
+
 -- Count a lapse of each; who has had its last delivery is a dead letter, before it can start once more.
 local function without_the_crashed(entries)
     local stored = redis.call("HMGET", KEYS[3], unpack(entries))
     local alive, events = {}, { "kind", "settled", "at", text(now) }
     for i, entry in ipairs(entries) do
         if stored[i] then
-            local created, attempt, most, actor = header_of(stored[i])
+            local _, _, most = header_of(stored[i])
             local lapses = redis.call("HINCRBY", KEYS[9], entry, 1)
-            if lapses < tonumber(most) then
+            if not most or lapses < tonumber(most) then
                 alive[#alive + 1] = entry
             else
-                local event = cjson.encode({
-                    state = "dead", type = actor, attempt = attempt, created_at = created,
-                    error = cjson.encode({
-                        type = "crashed", traceback = "",
-                        message = "Its worker died in each of " .. lapses .. " deliveries",
-                    }),
-                })
-                redis.call("ZADD", KEYS[11], text(now), entry)
-                redis.call("HSET", KEYS[12], entry, string.match(stored[i], "\n(.*)$"))
-                redis.call("HDEL", KEYS[3], entry)
-                redis.call("HDEL", KEYS[9], entry)
-                redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
-                events[#events + 1] = entry
-                events[#events + 1] = event
+                bury(events, entry, stored[i], "crashed", "Its worker died in each of " .. lapses .. " deliveries")
             end
         end
     end
@@ -89,26 +93,40 @@ if #taken > 0 then
     local lapses = redis.call("HMGET", KEYS[9], unpack(taken))
     local token = redis.call("INCRBY", KEYS[5], #taken) - #taken
     reply[3] = text(token + 1)
+    local longest = tonumber(ARGV[7])
+    local buried = { "kind", "settled", "at", text(now) }
     local leases, deadlines, parts, events = {}, {}, {}, { "kind", "started", "at", text(now), "worker", worker }
     local deadline = text(now + ARGV[4])
     for i, entry in ipairs(taken) do
-        if messages[i] then
+        local stored = messages[i]
+        local created, attempt, most, actor, score = header_of(stored or "")
+        if stored and (not created or string.find(entry, "[^!-~]")) then
+            bury(buried, entry, stored, "unreadable", "What stands before the message was not written by Callboard")
+        elseif stored and #stored > longest then
+            local why = "The message has " .. #stored .. " bytes, and a worker takes up to " .. longest
+            bury(buried, entry, stored, "too-large", why .. " (CALLBOARD_MAX_MESSAGE_BYTES and room for retries)")
+        elseif stored then
             token = token + 1
             leases[#leases + 1] = entry
             leases[#leases + 1] = text(token) .. " " .. text(now) .. " " .. worker
             deadlines[#deadlines + 1] = deadline
             deadlines[#deadlines + 1] = entry
             events[#events + 1] = entry
-            local from, till = string.find(messages[i], " [^\n]*\n")
-            events[#events + 1] = "-" .. string.sub(messages[i], from, till - 1)
-            parts[#parts + 1] = (#messages[i] - till) .. " " .. (lapses[i] or "0") .. " " .. entry .. " "
-            parts[#parts + 1] = messages[i]
+            events[#events + 1] = table.concat({ "-", created, attempt, most, actor }, " ")
+            local header = #score + #created + #attempt + #most + #actor + 5
+            parts[#parts + 1] = (#stored - header) .. " " .. (lapses[i] or "0") .. " " .. entry .. " "
+            parts[#parts + 1] = stored
         end
     end
     reply[4] = table.concat(parts)
     call_many("HSET", KEYS[7], leases)
     call_many("ZADD", KEYS[8], deadlines)
-    redis.call("XADD", KEYS[4], "*", unpack(events))
+    if #leases > 0 then
+        redis.call("XADD", KEYS[4], "*", unpack(events))
+    end
+    if #buried > 4 then
+        redis.call("XADD", KEYS[4], "*", unpack(buried))
+    end
     redis.call("ZREM", KEYS[6], worker)
 end
 -- What came back and is more than this worker takes is for others.
@@ -127,6 +145,9 @@ for _, key in ipairs({ KEYS[2], KEYS[8] }) do
             soonest = wait
         end
     end
+end
+if #taken > 0 and reply[4] == "" then
+    soonest = 0 -- all that was taken was of no use, and there may be more
 end
 reply[2] = text(soonest)
 if #taken > 0 then

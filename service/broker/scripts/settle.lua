@@ -6,7 +6,7 @@
 -- ARGV  1 namespace  2 queue
 --       3... for each message `ENTRY TOKEN OUTCOME EVENT`, EVENT as JSON, and after a line break what the outcome needs:
 --         "done"     nothing; EVENT is kept in finals
---         "dead"     the bytes of the message; EVENT is kept in finals
+--         "dead"     the dead letter, or nothing for the message as it is stored; EVENT is kept in finals
 --         "retry"    delay in ms, a space, and the encoded message of the next attempt
 --         "snooze"   delay in ms, a space, and the encoded message: later, with no attempt counted
 --         "release"  nothing: back to its place in ready; a lapse of the worker is not counted
@@ -40,24 +40,24 @@ for i, entry in ipairs(entries) do
         end
         if outcome == "dead" then
             redis.call("ZADD", KEYS[10], text(now), entry)
-            redis.call("HSET", KEYS[11], entry, string.match(ARGV[i + 2], "\n(.*)$"))
-        elseif outcome == "retry" then
+            local letter = string.match(ARGV[i + 2], "\n(.+)$") or body_of(redis.call("HGET", KEYS[3], entry) or "")
+            redis.call("HSET", KEYS[11], entry, letter)
+        elseif outcome == "retry" or outcome == "snooze" then
             local delay, message = string.match(ARGV[i + 2], "\n(%d+) (.*)$")
-            local score, created, attempt, rest =
-                string.match(redis.call("HGET", KEYS[3], entry), "^(%d+) (%d+) (%d+) ([^\n]*\n)")
-            local header = table.concat({ score, created, text(attempt + 1), rest }, " ")
-            redis.call("HSET", KEYS[3], entry, header .. message)
-            redis.call("ZADD", KEYS[2], text(now + delay), entry)
-            redis.call("HDEL", KEYS[9], entry)
-            delayed = delayed + 1
-            events[#events + 1] = entry
-            events[#events + 1] = event
-        elseif outcome == "snooze" then
-            local delay, message = string.match(ARGV[i + 2], "\n(%d+) (.*)$")
-            local header = string.match(redis.call("HGET", KEYS[3], entry), "^[^\n]*\n")
-            redis.call("HSET", KEYS[3], entry, header .. message)
-            redis.call("ZADD", KEYS[2], text(now + delay), entry)
-            delayed = delayed + 1
+            local created, attempt, most, actor, score = header_of(redis.call("HGET", KEYS[3], entry) or "")
+            if score then
+                if outcome == "retry" then
+                    attempt = text(attempt + 1)
+                    redis.call("HDEL", KEYS[9], entry)
+                end
+                local header = table.concat({ score, created, attempt, most, actor }, " ")
+                redis.call("HSET", KEYS[3], entry, header .. "\n" .. message)
+                redis.call("ZADD", KEYS[2], text(now + delay), entry)
+                delayed = delayed + 1
+            else
+                redis.call("ZADD", KEYS[1], score_of(false), entry)
+                returned = returned + 1
+            end
             events[#events + 1] = entry
             events[#events + 1] = event
         elseif outcome == "release" or outcome == "crashed" then
