@@ -20,7 +20,7 @@ messages = st.builds(
     actor_name=st.sampled_from(["email.send", "grüße", "a b"]),
     args=st.lists(json_values, max_size=3).map(tuple),
     kwargs=st.dictionaries(st.text(), json_values, max_size=3),
-    options=st.dictionaries(st.text(), json_values, max_size=3),
+    options=st.dictionaries(st.text().map("own-{}".format), json_values, max_size=3),
     message_id=st.text(),
     message_timestamp=st.integers(0, 2**53),
 )
