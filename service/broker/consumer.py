@@ -93,7 +93,7 @@ class QueueConsumer(Consumer):
             self._broker.wakeups.was_called_by_redis(self._queue)  # this is the answer to it
             deliveries, wait_seconds = self._broker.fetch(self._queue, wanted)
             self._broker.link.succeeded(self._queue)
-            self._poll_at = 0.0 if deliveries else time.monotonic() + wait_seconds
+            self._poll_at = time.monotonic() + wait_seconds
         except redis.RedisError as error:
             self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)
         finally:
