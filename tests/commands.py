@@ -22,7 +22,8 @@ class Commands(Counter[str]):
 def client_commands(server: RedisServer) -> Iterator[Commands]:
     """Count by MONITOR while the block runs. Read the counts after it."""
     commands = Commands()
-    with socket.create_connection(("127.0.0.1", server.port)) as monitor:
+    with server.client() as client, socket.create_connection(("127.0.0.1", server.port)) as monitor:
+        client.ping()  # before: what a new connection says for itself is not counted
         monitor.sendall(b"MONITOR\r\n")
         lines = monitor.makefile("rb")
         assert lines.readline() == b"+OK\r\n"
@@ -30,8 +31,7 @@ def client_commands(server: RedisServer) -> Iterator[Commands]:
         reader.start()
         yield commands
         # What was sent before this has been counted when its line comes.
-        with server.client() as client:
-            client.echo("counted")
+        client.echo("counted")
         reader.join(20)
 
 

@@ -97,7 +97,7 @@ class QueueConsumer(Consumer):
         except redis.RedisError as error:
             self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)
         finally:
-            self._broker.slots.give_back(self._queue, wanted - len(deliveries))
+            self._broker.give_back(self._queue, wanted - len(deliveries))
         self._hand_over(deliveries)
 
     def _hand_over(self, deliveries: list[Delivery]) -> None:
