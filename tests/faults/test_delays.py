@@ -1,0 +1,104 @@
+"""Delayed jobs wait in Redis: held by nobody, run once, on time, and in nobody's way."""
+
+import time
+
+import psutil
+import pytest
+
+from service.broker import RedisBroker
+from service.broker.keys import Keys
+from service.queues import QUEUES
+from tests.e2e.conftest import Service
+from tests.servers import eventually
+from tests.starts import ACTORS, nap, note, percentile, starts
+
+HOUR_MS = 3_600_000
+SHORT_LEASE = {**ACTORS, "CALLBOARD_LEASE_SECONDS": "1"}
+
+
+def start_workers(service: Service, *names: str, **environment: str) -> None:
+    for name in names:
+        service.start(name, "dramatiq", "service.actors", "--processes", "1", "--threads", "4", **environment)
+    for name in names:
+        eventually(lambda name=name: service.is_ready(name), 60)
+
+
+def test_a_delay_longer_than_the_lease_is_waited_out_in_redis_and_the_job_runs_once(
+    service: Service, broker: RedisBroker
+) -> None:
+    """Case 02-D01: three workers, a lease of 1 s, delays of 2 to 6.4 s."""
+    start_workers(service, "first", "second", "third", **SHORT_LEASE)
+    due: dict[str, float] = {}
+    messages = []
+    for number in range(50):
+        delay_ms = 2000 + number * 90
+        message = note(f"j{number}")
+        due[f"j{number}"] = time.time() + delay_ms / 1000
+        broker.send(message, delay_ms=delay_ms)
+        messages.append(message)
+    keys = Keys(broker.namespace, "default")
+    while waiting := [n for n in range(50) if time.time() < due[f"j{n}"] - 0.5]:
+        record = broker.find_record(messages[waiting[0]].message_id)
+        assert record is not None
+        assert record["state"] == "scheduled"
+        held = {entry.decode() for entry in broker.client.hkeys(keys.leases)}
+        assert not held & {messages[number].message_id for number in waiting}, "held by nobody"
+        time.sleep(0.2)
+    eventually(lambda: broker.wire.backlog("default") == 0)
+    seen = starts(service)
+    assert sorted(start.word for start in seen) == sorted(due), "each once"
+    assert all(start.at >= due[start.word] - 0.002 for start in seen), "none before it was due"
+    assert len({start.pid for start in seen}) > 1, "by more than one of the workers"
+
+
+@pytest.mark.parametrize("far", [50_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_what_waits_for_an_hour_costs_a_worker_nothing_and_holds_up_nothing(
+    service: Service, broker: RedisBroker, far: int
+) -> None:
+    service.start_worker("worker", **ACTORS)
+    broker.declare_queue("default")
+    broker.send_many([note(f"warm{number}") for number in range(500)])
+    eventually(lambda: len(starts(service)) == 500)
+    worker = psutil.Process(starts(service)[0].pid)
+    before = worker.memory_info().rss
+    for _ in range(0, far, 10_000):
+        assert not broker.send_many([nap() for _ in range(10_000)], delay_ms=HOUR_MS).failed
+    due: dict[str, float] = {}
+    for number in range(200):
+        delay_ms = 300 + number * 10
+        due[f"near{number}"] = time.time() + delay_ms / 1000
+        broker.send(note(f"near{number}"), delay_ms=delay_ms)
+    eventually(lambda: len(starts(service)) == 700)
+    assert worker.memory_info().rss - before < 5 * 2**20
+    late = [start.at - due[start.word] for start in starts(service)[500:]]
+    assert min(late) > -0.002
+    assert percentile(late, 0.99) < 0.1
+    assert broker.client.zcard(Keys(broker.namespace, "default").delayed) == far
+
+
+@pytest.mark.parametrize("flood", [20_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_many_that_fall_due_in_one_second_stall_neither_the_other_queues_nor_a_higher_priority(
+    service: Service, broker: RedisBroker, flood: int
+) -> None:
+    service.start("worker", "callboard", "worker", **ACTORS)
+    eventually(lambda: service.is_ready("worker"), 60)
+    keys = Keys(broker.namespace, "default")
+    due_at = time.time() + 2 + flood / 10_000
+    for _ in range(0, flood, 1000):
+        delay_ms = int((due_at - time.time()) * 1000)
+        assert not broker.send_many([nap(0.001) for _ in range(1000)], delay_ms=delay_ms).failed
+    assert time.time() < due_at, "they fall due together"
+    time.sleep(max(due_at + 0.2 - time.time(), 0))
+    sent: dict[str, float] = {}
+    while broker.client.hlen(keys.messages) > flood / 10 and len(sent) < 200:
+        for queue in QUEUES:
+            word = f"{queue}-{len(sent)}"
+            sent[word] = time.time()
+            broker.send(note(word, queue=queue, priority=0))
+        time.sleep(0.1)
+    assert len(sent) > 30, "they met the flood"
+    eventually(lambda: len(starts(service)) == len(sent), 60)
+    waited = [start.at - sent[start.word] for start in starts(service)]
+    print(f"{len(sent)} sent, p50 {percentile(waited, 0.5):.3f} max {max(waited):.3f}")
+    assert max(waited) < 1
+    eventually(lambda: broker.wire.backlog("default") == 0, 120)
