@@ -86,6 +86,7 @@ class QueueConsumer(Consumer):
         if wanted <= 0:
             # Whoever finishes a job of this queue calls.
             self._poll_at = time.monotonic() + self._timeout_seconds
+            self._broker.link.not_needed(self._queue)
             self._pass_on()
             return
         deliveries: list[Delivery] = []

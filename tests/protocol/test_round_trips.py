@@ -143,6 +143,7 @@ def test_a_process_with_long_jobs_holds_what_its_threads_run_and_leaves_the_rest
     for ended in range(0, 12, 3):
         eventually(lambda ended=ended: len(running) == 4 + ended)
         eventually(lambda: leased(broker, *queues) == 4)
+        eventually(lambda: broker.link.is_up)  # also those that have no thread to fetch for
         held = []
         until = time.monotonic() + 0.5
         while time.monotonic() < until:
