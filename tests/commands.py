@@ -50,3 +50,11 @@ def total_calls(server: RedisServer, command: str) -> tuple[int, int]:
     with server.client() as client:
         stats: dict[str, Any] = client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0, "usec": 0})
     return stats["calls"], stats["usec"]
+
+
+def commands_of(server: RedisServer) -> int:
+    """How many commands were carried out since the server started, those of scripts too: but for those that look."""
+    with server.client() as client:
+        stats: dict[str, Any] = client.info("commandstats")
+    looking = ("cmdstat_info", "cmdstat_client", "cmdstat_hello")
+    return sum(stat["calls"] for name, stat in stats.items() if not name.startswith(looking))

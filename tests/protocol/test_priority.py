@@ -16,7 +16,7 @@ from service.broker.outcome import Failure, RetryLater
 from service.broker.settlement import settlement_of
 from service.middleware import chain
 from service.settings import Settings
-from tests.commands import total_calls
+from tests.commands import commands_of, total_calls
 from tests.servers import RedisServer, eventually
 
 QUEUE = "default"
@@ -82,6 +82,7 @@ def test_a_backlog_of_low_priority_makes_no_fetch_dearer(
         assert after[0] - before[0] == 50
         return after[1] - before[1], commands_of(redis_server) - commands
 
+    assert fetched(broker) == []  # the script is loaded
     broker.send_many([a_message(-1, priority=8) for _ in range(1000)])
     few_usec, few_commands = cost_of_high_ones()
     for _ in range(0, backlog - 1000, 1000):
@@ -89,16 +90,6 @@ def test_a_backlog_of_low_priority_makes_no_fetch_dearer(
     many_usec, many_commands = cost_of_high_ones()
     assert many_commands == few_commands
     assert many_usec < few_usec * 3
-
-
-def commands_of(server: RedisServer) -> int:
-    """All commands that were carried out, those of scripts too, but for the INFO that asks."""
-    with server.client() as client:
-        stats = client.info("commandstats")
-    skipped = ("info", "client", "hello", "select")
-    return sum(
-        stat["calls"] for name, stat in stats.items() if not name.startswith(tuple(f"cmdstat_{s}" for s in skipped))
-    )
 
 
 def test_what_was_delayed_failed_or_lost_with_its_worker_comes_back_to_its_place(
