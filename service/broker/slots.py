@@ -63,13 +63,14 @@ class Slots:
         with self._lock:
             held = self._held[queue]
             ahead = self._ahead(queue, policy)
-            elsewhere = self._threads_elsewhere(queue)
-            free = min(policy.concurrency, self.threads - elsewhere) + ahead - held
+            threads = self.threads - self._threads_elsewhere(queue)
+            free = min(policy.concurrency, threads) + ahead - held
             # While there is work ahead, one call for many is worth waiting for; the rest lasts while it is under way.
             least = ahead // REFILL
             if free <= least:
                 own = held - 1 if ahead < 2 else held - (least + 1 - free)
-                self._waiting[queue] = inf if elsewhere else own
+                lacks_threads = ahead < 2 and threads < min(policy.concurrency, self.threads)
+                self._waiting[queue] = inf if lacks_threads else own
                 return 0
             self._held[queue] = held + free
             return free

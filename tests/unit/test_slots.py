@@ -114,6 +114,17 @@ def test_a_long_job_is_not_fetched_for_a_thread_that_another_long_job_holds():
     assert slots.take("email") == 1
 
 
+def test_a_free_thread_is_offered_to_a_queue_that_may_use_it():
+    slots = Slots(threads=8)
+    assert ask(slots, "ai") == 2
+    assert ask(slots, "default") == 6
+    assert slots.finished("default") == ["default"], "a third job is more than the other's concurrency"
+    assert ask(slots, "default") == 1
+    assert slots.take("webhooks") == 0
+    assert slots.finished("ai") == ["ai"], "it came before"
+    assert slots.give_back("ai", slots.take("ai")) == ["default"], "the next in the line, since that one left it"
+
+
 @pytest.fixture
 def slow_table(monkeypatch):
     """Let threads meet inside of `take`: it reads the table while it counts."""
