@@ -72,7 +72,7 @@ def test_an_idle_worker_of_all_queues_asks_for_each_every_third_of_a_lease(
 
 
 def test_an_idle_worker_starts_a_job_at_once(service: Service, broker: RedisBroker) -> None:
-    """The aim is 5 ms for 99 of 100, on a machine that does nothing else; here it is the common case."""
+    """The aim is 5 ms at p99, which `bench/` measures where nothing else runs. Here: it waits for no timer."""
     service.start_worker("worker", **ACTORS)
     sent: dict[str, float] = {}
     for number in range(100):
@@ -81,8 +81,8 @@ def test_an_idle_worker_starts_a_job_at_once(service: Service, broker: RedisBrok
         time.sleep(0.02)  # it is idle again
     eventually(lambda: len(starts(service)) == 100)
     waited = [start.at - sent[start.word] for start in starts(service)]
-    assert percentile(waited, 0.5) < 0.005
-    assert percentile(waited, 0.98) < 0.5, "none waited for a poll"
+    assert percentile(waited, 0.25) < 0.02, "no timer of a worker or consumer"
+    assert max(waited) < 5, "no poll"
 
 
 def starts_at_once(service: Service, broker: RedisBroker, queue: str) -> None:
