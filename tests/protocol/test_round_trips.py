@@ -97,10 +97,10 @@ def test_a_lone_job_costs_an_idle_worker_two_calls(
     with client_commands(redis_server) as commands:
         for number in range(20):
             broker.send(a_message(number))
-            time.sleep(0.1)
+            eventually(lambda: broker.wire.backlog("default") == 0)
     assert len(done) == 20
-    print(commands)
-    assert commands["EVALSHA"] - 20 <= 40 + 2
+    # Besides: each of three scripts may have had to be loaded first, and who subscribes asks once more.
+    assert commands["EVALSHA"] - 20 <= 20 * 2 + 4
 
 
 def test_a_busy_worker_makes_one_call_for_five_jobs_at_most(
@@ -116,7 +116,6 @@ def test_a_busy_worker_makes_one_call_for_five_jobs_at_most(
     with client_commands(redis_server) as commands:
         start_worker(threads=8)
         eventually(lambda: len(done) == 5000, 60)
-    print(commands)
     assert commands["EVALSHA"] <= 5000 * 0.2
     eventually(lambda: broker.client.hlen(Keys(broker.namespace, "default").messages) == 0)
 
