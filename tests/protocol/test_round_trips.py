@@ -75,12 +75,15 @@ def test_of_a_batch_that_loses_its_server_midway_the_report_tells_each_message_a
     [{"message_id": "mine"}, {"args": (object(),)}, {"options": {"priority": "high"}}],
     ids=["id", "args", "options"],
 )
-def test_a_batch_with_a_bad_message_is_refused_whole(broker: RedisBroker, bad: dict[str, Any]) -> None:
+def test_a_bad_message_is_named_and_keeps_no_other_back(broker: RedisBroker, bad: dict[str, Any]) -> None:
     messages = [a_message(number) for number in range(1500)]
     messages[1200] = a_message(**bad)
-    with pytest.raises((ValueError, TypeError)):
-        broker.send_many(messages)
-    assert broker.wire.backlog("default") == 0, "the caller knows that nothing is stored"
+    report = broker.send_many(messages)
+    [(refused, error)] = report.failed
+    assert refused is messages[1200]
+    assert isinstance(error, ValueError | TypeError)
+    assert report.stored == [*messages[:1200], *messages[1201:]]
+    assert broker.wire.backlog("default") == 1499
 
 
 def test_a_lone_job_costs_an_idle_worker_two_calls(
