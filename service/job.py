@@ -126,6 +126,7 @@ def job(
             declared: Job[..., Any] = declare_actor(
                 fn, actor_class=Job, actor_name=name, queue_name=queue, priority=priority, broker=broker, **options
             )
+            declared.priority = priority  # 0 is meant here, where a plain actor's 0 is silence
             for alias in aliases:
                 broker.declare_alias(alias, declared)
         except DeclarationError as error:

@@ -86,6 +86,7 @@ class QueueConsumer(Consumer):
         if wanted <= 0:
             # Whoever finishes a job of this queue calls.
             self._poll_at = time.monotonic() + self._timeout_seconds
+            self._broker.link.not_needed(self._queue)
             self._pass_on()
             return
         deliveries: list[Delivery] = []
@@ -93,11 +94,11 @@ class QueueConsumer(Consumer):
             self._broker.wakeups.was_called_by_redis(self._queue)  # this is the answer to it
             deliveries, wait_seconds = self._broker.fetch(self._queue, wanted)
             self._broker.link.succeeded(self._queue)
-            self._poll_at = 0.0 if deliveries else time.monotonic() + wait_seconds
+            self._poll_at = time.monotonic() + wait_seconds
         except redis.RedisError as error:
             self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)
         finally:
-            self._broker.slots.give_back(self._queue, wanted - len(deliveries))
+            self._broker.give_back(self._queue, wanted - len(deliveries))
         self._hand_over(deliveries)
 
     def _hand_over(self, deliveries: list[Delivery]) -> None:

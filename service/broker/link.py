@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class Link:
     """The state of the connection, shared by all consumers of a process. Thread-safe.
 
-    It is up when each consumer that started has fetched since its last failure.
+    It is up when each consumer that started has fetched since its last failure, or had no slot to fetch for.
     """
 
     where: str
@@ -38,6 +38,12 @@ class Link:
             if self._failures.pop(queue, 0) and not self._failures:
                 self._last_logged = -inf
                 logger.info("Redis at %s answers again", self.where)
+
+    def not_needed(self, queue: str) -> None:
+        """A consumer has no slot to fetch for. That says nothing against the connection; a failure before it stands."""
+        with self._lock:
+            if queue not in self._failures:
+                self._waiting.discard(queue)
 
     def failed(self, queue: str, error: Exception) -> float:
         """A fetch failed. Returns the seconds to wait before the next one."""

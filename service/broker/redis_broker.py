@@ -308,8 +308,13 @@ class RedisBroker(Broker):
     def release(self, deliveries: Iterable[Delivery]) -> None:
         """Give back what was fetched and not started: to its place, and with no attempt counted."""
         for delivery in deliveries:
-            self.slots.give_back(delivery.lease.queue)
+            self.give_back(delivery.lease.queue, 1)
             self.settler.add(released(delivery))
+
+    def give_back(self, queue: str, slots: int) -> None:
+        """Free slots of a queue that nothing has come for."""
+        for waiting in self.slots.give_back(queue, slots):
+            self.wakeups.wake(waiting)
 
     def settle(self, queue: str, batch: Sequence[Settlement]) -> None:
         """Settle entries of one queue now. Raises redis.RedisError."""

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import dataclass
+from math import inf
 from threading import Lock
 
 from service.queues import QueuePolicy, policy_of
@@ -37,16 +38,18 @@ class _Pace:
 class Slots:
     """Counts the messages that the consumers of one process have fetched and that have not ended. Thread-safe.
 
-    A consumer that gets none is told by `finished` when to ask again: so it asks for many at a time while jobs are
-    short, and at once when they are long.
+    A consumer that gets none is told by `finished` or `give_back` when to ask again: so it asks for many at a time
+    while jobs are short, and at once when they are long. What is fetched must find a thread at once: one that runs a
+    long job of another queue is none, whereas short jobs free one all the time.
     """
 
     def __init__(self, threads: int = 8) -> None:
         self.threads = threads
         self._held: Counter[str] = Counter()
         self._pace: dict[str, _Pace] = {}
-        #: The consumers that wait, each with what its queue may hold at most when it is called.
-        self._waiting: dict[str, int] = {}
+        #: The consumers that wait, in the order in which they came: each with what its queue may hold at most when it
+        #: is called, or inf where it waits for a thread that may be any queue's.
+        self._waiting: dict[str, float] = {}
         self._lock = Lock()
 
     @property
@@ -60,19 +63,23 @@ class Slots:
         with self._lock:
             held = self._held[queue]
             ahead = self._ahead(queue, policy)
-            free = self._bound(queue, policy) + ahead - held
+            threads = self.threads - self._threads_elsewhere(queue)
+            free = min(policy.concurrency, threads) + ahead - held
             # While there is work ahead, one call for many is worth waiting for; the rest lasts while it is under way.
             least = ahead // REFILL
             if free <= least:
-                self._waiting[queue] = held - 1 if ahead < 2 else held - (least + 1 - free)
+                own = held - 1 if ahead < 2 else held - (least + 1 - free)
+                lacks_threads = ahead < 2 and threads < min(policy.concurrency, self.threads)
+                self._waiting[queue] = inf if lacks_threads else own
                 return 0
             self._held[queue] = held + free
             return free
 
-    def give_back(self, queue: str, count: int = 1) -> None:
-        """Free slots whose messages were given back, or never came."""
+    def give_back(self, queue: str, count: int = 1) -> list[str]:
+        """Free slots whose messages were given back, or never came. Returns whose consumers are to ask again."""
         with self._lock:
             self._held[queue] -= count
+            return self._called() if count else []
 
     def finished(self, queue: str) -> list[str]:
         """Free the slot of a job that has ended. Returns the queues whose consumers are to ask again."""
@@ -80,22 +87,19 @@ class Slots:
             self._held[queue] -= 1
             if queue in self._pace:
                 self._pace[queue].finished += 1
-            if not self._waiting:
-                return []
-            if not policy_of(queue).fetch_ahead:
-                ready = [name for name in self._waiting if not policy_of(name).fetch_ahead]
-            else:
-                ready = [queue] if self._held[queue] <= self._waiting.get(queue, -1) else []
-            for name in ready:
-                del self._waiting[name]
-            return ready
+            return self._called()
 
-    def _bound(self, queue: str, policy: QueuePolicy) -> int:
-        if policy.fetch_ahead:
-            return min(policy.concurrency, self.threads)
-        # Jobs of these queues run long: what is fetched must find a thread of its own at once.
-        others = sum(n for name, n in self._held.items() if name != queue and not policy_of(name).fetch_ahead)
-        return min(policy.concurrency, self.threads - others)
+    def _called(self) -> list[str]:
+        # The first in the line: if it leaves the slot, the next is called when it gives that back.
+        for name, most in self._waiting.items():
+            if self._held[name] <= most:
+                del self._waiting[name]
+                return [name]
+        return []
+
+    def _threads_elsewhere(self, queue: str) -> int:
+        others = [name for name, held in self._held.items() if held and name != queue]
+        return sum(self._held[name] for name in others if self._ahead(name, policy_of(name)) == 0)
 
     def _ahead(self, queue: str, policy: QueuePolicy) -> int:
         # Where there are more threads than the queue may use, whatever is held runs: nothing may be held ahead.

@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch gave: leases with actor and message, and the ms until something comes due or lapses, or None."""
+    """What a fetch gave: leases with actor and message, and the ms until it is worth asking again, or None."""
 
     messages: list[tuple[Lease, str, bytes]]
     soonest_ms: int | None
@@ -111,7 +111,7 @@ class Wire:
         return constant
 
     def fetch(self, queue: str, count: int, *, lease_ms: int, wakeable_ms: int) -> Fetched:
-        """Lease up to `count` messages. Where there is none, the process can be woken for `wakeable_ms`."""
+        """Lease up to `count` messages. Where there are fewer, the process can be woken for `wakeable_ms`."""
         arguments: list[Argument] = [count, lease_ms, self._worker_id, wakeable_ms, self._most_bytes]
         now, soonest, token, packed = self._scripts.call(Call("fetch", self._constants["fetch", queue], arguments))
         messages = list(_leased(queue, packed, started_ms=int(now), token=int(token)))

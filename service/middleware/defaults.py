@@ -1,4 +1,4 @@
-"""The queue's policy, where an actor is silent: attempts, back-off, time limit."""
+"""What holds where an actor is silent: the queue's attempts, back-off and time limit, and the middle priority."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from dramatiq.actor import Actor
 from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, MiddlewareError
 
+from service.broker.redis_broker import DEFAULT_PRIORITY
 from service.errors import DeclarationError
 from service.queues import MAX_DELAY_SECONDS, policy_of
 
@@ -23,6 +24,10 @@ class QueueDefaults(Middleware):
         actor.options.setdefault("max_retries", policy.max_attempts - 1)
         actor.options.setdefault("min_backoff", int(policy.backoff.delay_seconds * 1000))
         actor.options.setdefault("max_backoff", int(policy.backoff.cap_seconds * 1000))
+        if actor.priority == 0:
+            # Dramatiq's own default, which can't be told from a 0 that was written out. Taken for that, every plain
+            # actor would go before all others.
+            actor.priority = DEFAULT_PRIORITY
         _check(actor)
 
 

@@ -244,12 +244,13 @@ class Machine(RuleBasedStateMachine):
         assert not tokens & self.tokens, "no token is given twice"
         self.tokens |= tokens
         soonest = self.model.soonest()
-        assert wait_seconds == (POLL_SECONDS if soonest is None else min(POLL_SECONDS, soonest / 1000))
+        until_due = POLL_SECONDS if soonest is None else min(POLL_SECONDS, soonest / 1000)
+        assert wait_seconds == (0 if len(deliveries) == most else until_due)
         self.asks_at.pop(broker.worker_id, None)
         self.called.discard(broker.worker_id)
         if reply_is_dropped:
             self.called.add(broker.worker_id)  # it asks again, seconds later at most: as one that is called
-        if not deliveries and not reply_is_dropped:
+        if wait_seconds and not reply_is_dropped:
             self.asks_at[broker.worker_id] = self.model.now + int(wait_seconds * 1000)
         if not reply_is_dropped:
             self.deliveries += deliveries

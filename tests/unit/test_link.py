@@ -37,6 +37,15 @@ def test_a_link_is_up_when_every_consumer_was_answered(link):
     assert link.is_up
 
 
+def test_a_consumer_with_nothing_to_fetch_for_is_not_waited_for_unless_it_has_failed(link):
+    link.consumer_started("email")
+    link.not_needed("email")
+    assert link.is_up
+    link.failed("email", REFUSED)
+    link.not_needed("email")
+    assert not link.is_up
+
+
 def test_waits_double_up_to_a_cap_and_are_spread(link):
     waits = [link.failed("email", REFUSED) for _ in range(10)]
     for failures, wait in enumerate(waits):

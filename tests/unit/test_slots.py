@@ -30,7 +30,7 @@ def test_a_queue_never_holds_more_than_its_concurrency_nor_long_jobs_more_than_t
         held[queue] += slots.take(queue)
         assert held[queue] <= QUEUES[queue].concurrency
         assert held[queue] <= threads, "nothing has ended, so nothing is known to be short"
-        assert sum(held[name] for name in LONG) <= threads
+        assert sum(held.values()) <= threads, "each finds a thread at once"
         assert slots.is_idle == (not any(held.values()))
         settled = min(returned, held[queue])
         slots.give_back(queue, settled)
@@ -107,9 +107,22 @@ def test_a_long_job_is_not_fetched_for_a_thread_that_another_long_job_holds():
     assert slots.take("reports") == 5
     assert slots.take("media") == 1
     assert slots.take("ai") == 0
-    assert slots.take("email") > 0
-    slots.give_back("reports")
+    assert slots.take("email") == 0
+    assert slots.give_back("reports") == ["ai"], "it came first"
     assert slots.take("ai") == 1
+    assert slots.finished("media") == ["email"]
+    assert slots.take("email") == 1
+
+
+def test_a_free_thread_is_offered_to_a_queue_that_may_use_it():
+    slots = Slots(threads=8)
+    assert ask(slots, "ai") == 2
+    assert ask(slots, "default") == 6
+    assert slots.finished("default") == ["default"], "a third job is more than the other's concurrency"
+    assert ask(slots, "default") == 1
+    assert slots.take("webhooks") == 0
+    assert slots.finished("ai") == ["ai"], "it came before"
+    assert slots.give_back("ai", slots.take("ai")) == ["default"], "the next in the line, since that one left it"
 
 
 @pytest.fixture

@@ -3,10 +3,11 @@
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
 --       11 dead  12 dead messages
--- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker  6 ms for which an idle worker can be woken, or 0
---       7 bytes of the longest message that is handed out
--- Returns {now, ms until something comes due or lapses, or -1, first token, messages}: for each message, the tokens
---         rising, `LENGTH LAPSES ENTRY SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
+-- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker
+--       6 ms for which a worker that gets fewer can be woken, or 0  7 bytes of the longest message that is handed out
+-- Returns {now, ms until it is worth asking again, or -1, first token, messages}. The ms are 0 where all n were there, else
+--         those until something comes due or lapses. For each message, the tokens rising: `LENGTH LAPSES ENTRY SCORE
+--         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
@@ -146,14 +147,15 @@ for _, key in ipairs({ KEYS[2], KEYS[8] }) do
         end
     end
 end
-if #taken > 0 and reply[4] == "" then
-    soonest = 0 -- all that was taken was of no use, and there may be more
+if #taken == wanted then
+    soonest = 0 -- there may be more
 end
 reply[2] = text(soonest)
-if #taken > 0 then
+if soonest == 0 or ARGV[6] == "0" then
     wake_for_due(KEYS[6], namespace, queue, KEYS[2], now)
-elseif ARGV[6] ~= "0" then
-    -- By the time at which it asks by itself: who sleeps longest is woken first.
+else
+    -- Nothing more is ready, and this worker has room: it can be woken, with no further call to say so. By the time at
+    -- which it asks by itself: who sleeps longest is woken first.
     local asleep = tonumber(ARGV[6])
     redis.call("ZREMRANGEBYSCORE", KEYS[6], "-inf", text(now - FORGET_MS))
     redis.call("ZADD", KEYS[6], text(now + (soonest < 0 and asleep or math.min(soonest, asleep))), worker)
