@@ -23,6 +23,8 @@ class JobContext:
     awaits_call: bool = True
     #: The encoded message of a job that is to run in a process of its own, until it does.
     suspect: bytes | None = None
+    #: Whether its death would be the job's last.
+    is_last_delivery: bool = False
 
 
 _current: ContextVar[JobContext | None] = ContextVar("current_job", default=None)
@@ -48,6 +50,7 @@ class CurrentJob(Middleware):
         context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt)
         if message.lease.is_suspect:
             context.suspect = message.encode()
+            context.is_last_delivery = message.lease.lapses + 1 >= message.lease.max_deliveries
         set_current_job(context)
 
     def after_process_message(

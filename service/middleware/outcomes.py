@@ -6,7 +6,7 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
 from service.broker.delivery import Delivery
-from service.broker.outcome import Crashed, Dead, Failure, RetryLater, succeeded
+from service.broker.outcome import Dead, Failure, succeeded
 
 
 class Outcomes(Middleware):
@@ -18,7 +18,7 @@ class Outcomes(Middleware):
         assert isinstance(message, Delivery)
         if exception is None:
             message.outcome = succeeded(result)
-        elif not isinstance(message.outcome, RetryLater | Crashed):
+        elif message.outcome is None:
             # No verdict of Retries (a hook of somebody else's failed before it): a failure is never a success.
             message.fail()
             message.outcome = Dead(Failure.of(exception))

@@ -1,13 +1,10 @@
-"""Runs a suspect in a process of its own: a job that may be what killed a worker can then kill nothing but itself.
+"""Runs a suspect alone in a process: a job that may be what killed a worker can then kill nothing but itself.
 
-Whatever ran in a process that died is a suspect. Alone, the culprit is proved, and the bystanders finish and are
-cleared.
-The hooks of the chain run in the worker as always; only the actor's function runs in the child.
+Whatever a worker held when it died is a suspect. Alone, the culprit is proved, and the bystanders finish and are
+cleared. The hooks of the chain run in the worker as always; only the actor's function runs in the child.
 """
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -19,13 +16,7 @@ from dramatiq.middleware import Middleware
 from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
-
-INTERRUPTIBLE_SECONDS = 0.2
-CHILD = "service.middleware.quarantine_child"
-
-
-class ProcessDied(Exception):
-    """The process of its own in which the job ran has died."""
+from service.middleware.quarantine_process import run_alone
 
 
 class RemoteError(Exception):
@@ -60,32 +51,7 @@ def _alone_where_suspect(actor: Actor[..., Any], function: Callable[..., Any]) -
 def _run_alone(function: Callable[..., Any], context: JobContext) -> Any:
     request = pickle.dumps((function.__module__, context.suspect, context.attempt))
     context.suspect = None
-    command = [sys.executable, "-m", CHILD]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - our own
-    try:
-        answer = _wait_for(child, request)
-    finally:
-        # A time limit, a lost lease or a shutdown interrupts the wait: the job ends with it.
-        if child.poll() is None:
-            child.kill()
-            child.wait()
-    if not answer:
-        raise ProcessDied(f"The process of the job ended with {_how(child.returncode)}")
-    succeeded, value = pickle.loads(answer)  # noqa: S301 - our own child wrote it
+    succeeded, value = pickle.loads(run_alone(request, fresh=context.is_last_delivery))  # noqa: S301 - our own child's
     if succeeded:
         return value
     raise value
-
-
-def _wait_for(child: "subprocess.Popen[bytes]", request: bytes) -> bytes:
-    to_send: bytes | None = request
-    while True:
-        try:
-            return child.communicate(to_send, timeout=INTERRUPTIBLE_SECONDS)[0]
-        except subprocess.TimeoutExpired:
-            # Back in Python, where what a time limit raises in this thread can arrive. The rest of the request is kept.
-            to_send = None
-
-
-def _how(exit_code: int) -> str:
-    return f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"

@@ -1,9 +1,9 @@
-"""The process of a suspect: reads one message, runs its actor, writes the outcome, ends. See quarantine.py."""
+"""The process of suspects: runs one after another, each alone. See quarantine_process.py."""
 
 import importlib
 import os
 import pickle
-import sys
+import select
 from typing import Any, cast
 
 from dramatiq.middleware import AsyncIO
@@ -12,31 +12,59 @@ from service.broker import broker
 from service.broker.messages import decode_message
 from service.middleware.context import JobContext, set_current_job
 from service.middleware.quarantine import RemoteError
+from service.middleware.quarantine_process import BEGUN, LENGTH_BYTES
 from service.observe.logs import configure_logs
 from service.settings import get_settings
 
+IDLE_SECONDS = 10.0
+
 
 def main() -> None:
-    """Run one job. Standard output belongs to the answer, so the job's own goes to standard error."""
-    out = os.fdopen(os.dup(1), "wb")
+    """Run jobs until none comes for a while. Standard input and output are not theirs: they write to standard error."""
+    requests = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
-    module, data, attempt = pickle.load(sys.stdin.buffer)  # noqa: S301 - the worker wrote it
     configure_logs(get_settings())
-    importlib.import_module(module)
-    message = decode_message(data)
-    actor = broker.get_actor(message.actor_name)
     for middleware in broker.middleware:
         if isinstance(middleware, AsyncIO):
             cast("Any", middleware).before_worker_boot(broker, None)  # the event loop of `async def` actors
-    set_current_job(JobContext(message.message_id, actor.actor_name, message.queue_name, attempt))
-    answer: tuple[bool, Any]
-    try:
-        answer = (True, actor(*message.args, **message.kwargs))
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
-        answer = (False, error)
-    out.write(_encode(answer))
-    out.flush()
+    while request := _next(requests):
+        answers.write(BEGUN)
+        answer = _encode(_run(*pickle.loads(request)))  # noqa: S301 - the worker wrote it
+        answers.write(len(answer).to_bytes(LENGTH_BYTES, "big"))
+        answers.write(answer)
     os._exit(0)
+
+
+def _next(requests: int) -> bytes:
+    """Return the next request, or nothing where the worker is gone or has had none for a while."""
+    if not select.select([requests], [], [], IDLE_SECONDS)[0]:
+        return b""
+    return _read(requests, int.from_bytes(_read(requests, LENGTH_BYTES), "big"))
+
+
+def _read(requests: int, count: int) -> bytes:
+    received = bytearray()
+    while len(received) < count:
+        part = os.read(requests, count - len(received))
+        if not part:
+            os._exit(0)
+        received += part
+    return bytes(received)
+
+
+def _run(module: str, data: bytes, attempt: int) -> tuple[bool, Any]:
+    importlib.import_module(module)
+    message = decode_message(data)
+    actor = broker.get_actor(message.actor_name)
+    set_current_job(JobContext(message.message_id, actor.actor_name, message.queue_name, attempt))
+    try:
+        return True, actor(*message.args, **message.kwargs)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
+        return False, error
+    finally:
+        set_current_job(None)
 
 
 def _encode(answer: tuple[bool, Any]) -> bytes:
