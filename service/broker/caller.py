@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import redis
 from redis.exceptions import NoScriptError
 
+from service.broker.connections import NotCarriedOut
+
 IDLE_SECONDS = 1.0
 #: Calls of `call_each` that are sent before the first of them is answered.
 PIPELINED = 2
@@ -62,7 +64,7 @@ class Caller:
         self._pid = os.getpid()
 
     def call(self, call: Call) -> Any:
-        """Call a script and return its reply, undecoded. Raises redis.RedisError."""
+        """Call a script and return its reply, undecoded. Raises redis.RedisError, NotCarriedOut where that is sure."""
         command = self._command(call)
         try:
             return self._exchange(command)
@@ -149,7 +151,7 @@ class Caller:
         try:
             connection, used_at = self._free.pop()
         except IndexError:
-            return self._pool.get_connection()
+            return self._connect()
         if monotonic() - used_at > IDLE_SECONDS:
             try:
                 stale = connection.can_read()
@@ -157,7 +159,15 @@ class Caller:
                 stale = True
             if stale:
                 connection.disconnect()
+                self._pool.release(connection)
+                return self._connect()
         return connection
+
+    def _connect(self) -> Any:
+        try:
+            return self._pool.get_connection()
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            raise NotCarriedOut(str(error)) from error
 
     def _put_back(self, connection: Any, *, broken: bool) -> None:
         if connection is None:
@@ -170,7 +180,4 @@ class Caller:
 
 
 def _is_broken(answer: object) -> bool:
-    # After READONLY another server may be the primary by now: a new connection finds it.
-    return isinstance(answer, redis.RedisError) and (
-        not isinstance(answer, redis.ResponseError) or "READONLY" in str(answer)
-    )
+    return isinstance(answer, redis.RedisError) and not isinstance(answer, redis.ResponseError)

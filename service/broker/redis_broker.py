@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.broker.batch_send import BatchSend, SendReport
+from service.broker.connections import NotCarriedOut, leaving_replicas
 from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery, Lease
 from service.broker.holdings import Holdings
@@ -80,12 +81,14 @@ class RedisBroker(Broker):
         A command is never repeated by it: what may be repeated is decided by the caller.
         """
         settings = self._settings()
-        return cast("Any", redis.Redis).from_url(
+        client = cast("Any", redis.Redis).from_url(
             settings.require_redis_url(),
             socket_timeout=settings.redis_timeout_seconds,
             socket_connect_timeout=settings.redis_timeout_seconds,
             retry=Retry(NoBackoff(), 0),
         )
+        client.connection_pool.connection_class = leaving_replicas(client.connection_pool.connection_class)
+        return client
 
     @cached_property
     def wire(self) -> Wire:
@@ -413,7 +416,7 @@ class RedisBroker(Broker):
 
 
 def _may_have_been_carried_out(error: redis.RedisError) -> bool:
-    if isinstance(error, redis.BusyLoadingError | redis.AuthenticationError):
-        return False  # the server's own refusals, which the client counts among the errors of the connection
+    if isinstance(error, NotCarriedOut | redis.BusyLoadingError | redis.AuthenticationError):
+        return False  # the last two are the server's own refusals, which the client counts as errors of the connection
     # Only a connection that was there when the command went out leaves it open whether the server has done it.
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
