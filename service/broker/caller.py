@@ -55,24 +55,24 @@ class Caller:
 
     def __init__(self, client: Any, scripts: dict[str, str]) -> None:
         self._pool = client.connection_pool
-        self._scripts = {name: source.encode() for name, source in scripts.items()}
+        sources = {name: source.encode() for name, source in scripts.items()}
         self._heads = {
             name: pack(["EVALSHA", sha1(source, usedforsecurity=False).hexdigest()]).data
-            for name, source in self._scripts.items()
+            for name, source in sources.items()
         }
+        self._whole = {name: pack(["EVAL", source]).data for name, source in sources.items()}
         self._free: deque[tuple[Any, float]] = deque()
         self._pid = os.getpid()
 
     def call(self, call: Call) -> Any:
         """Call a script and return its reply, undecoded. Raises redis.RedisError, NotCarriedOut where that is sure."""
-        command = self._command(call)
+        command = self._command(call, self._heads)
         try:
             return self._exchange(command)
         except NoScriptError:
-            # A server that was restarted, or told to forget. What failed so has done nothing.
-            loading = pack(["SCRIPT", "LOAD", self._scripts[call.script]])
-            self._exchange(b"*%d\r\n%b" % (loading.number, loading.data))
-            return self._exchange(command)
+            # A server that was restarted, or told to forget. What failed so has done nothing. The source goes with the
+            # call itself: the server might forget again between a LOAD and the call.
+            return self._exchange(self._command(call, self._whole))
 
     def call_each(self, calls: Iterable[Call]) -> Iterator[Any]:
         """Call scripts in order, each sent while the server does the one before. Gives replies and redis.RedisErrors.
@@ -86,7 +86,7 @@ class Caller:
             for call in calls:
                 try:
                     connection = connection or self._take()
-                    connection.send_packed_command([self._command(call)], check_health=False)
+                    connection.send_packed_command([self._command(call, self._heads)], check_health=False)
                 except redis.RedisError as error:
                     answers: list[Any] = [error] * (unanswered + 1)
                 else:
@@ -111,10 +111,10 @@ class Caller:
         while self._free:
             self._pool.release(self._free.pop()[0])
 
-    def _command(self, call: Call) -> bytes:
+    def _command(self, call: Call, heads: dict[str, bytes]) -> bytes:
         own = pack(call.arguments)
         count = 2 + call.constant.number + own.number
-        return b"*%d\r\n%b%b%b" % (count, self._heads[call.script], call.constant.data, own.data)
+        return b"*%d\r\n%b%b%b" % (count, heads[call.script], call.constant.data, own.data)
 
     def _exchange(self, command: bytes) -> Any:
         connection = None
