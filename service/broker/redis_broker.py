@@ -63,6 +63,8 @@ class RedisBroker(Broker):
         self.draining = False
         self._working = False
         self._working_lock = Lock()
+        #: What is settled or is not: the server was asked, and its reply never came.
+        self._maybe_settled: set[Lease] = set()
         self._settings = settings
         self.producer = Producer()
         self._hooks: dict[str, list[Callable[..., None]]] = {}
@@ -316,10 +318,21 @@ class RedisBroker(Broker):
 
     def settle(self, queue: str, batch: Sequence[Settlement]) -> None:
         """Settle entries of one queue now. Raises redis.RedisError."""
-        refused = self.wire.settle(queue, batch)
-        self.holdings[queue].remove([settlement.lease for settlement in batch])
+        leases = [settlement.lease for settlement in batch]
+        try:
+            refused = self.wire.settle(queue, batch)
+        except redis.RedisError as error:
+            if _may_have_been_carried_out(error):
+                self._maybe_settled.update(leases)
+            raise
+        self.holdings[queue].remove(leases)
+        repeated = {lease.entry for lease in leases if lease in self._maybe_settled}
+        self._maybe_settled.difference_update(leases)
         for entry in refused:
-            self.logger.warning("The lease had ended: the outcome of %s is refused", entry)
+            if entry in repeated:
+                self.logger.info("The outcome of %s was settled before, and only the reply was lost", entry)
+            else:
+                self.logger.warning("The lease had ended: the outcome of %s is refused", entry)
 
     def _forget(self, settlement: Settlement) -> None:
         self.holdings[settlement.lease.queue].remove([settlement.lease])
