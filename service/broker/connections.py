@@ -1,4 +1,4 @@
-"""Connections to Redis that say when a command was certainly not carried out, and that leave a server made a replica."""
+"""Connections that say when a command was certainly not carried out, and that leave a server made a replica."""
 
 from typing import Any
 
