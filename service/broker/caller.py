@@ -8,6 +8,7 @@ kept between calls. One that was idle is looked at before it is used, since the 
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha1
 from time import monotonic
 from typing import Any, NamedTuple
@@ -107,9 +108,12 @@ class Caller:
             self._put_back(connection, broken=unanswered > 0)
 
     def close(self) -> None:
-        """Give the connections back."""
-        while self._free:
-            self._pool.release(self._free.pop()[0])
+        """Close the connections that nobody uses."""
+        with suppress(IndexError):
+            while True:
+                connection, _ = self._free.pop()
+                connection.disconnect()
+                self._pool.release(connection)
 
     def _command(self, call: Call, heads: dict[str, bytes]) -> bytes:
         own = pack(call.arguments)
@@ -175,6 +179,7 @@ class Caller:
         if broken:
             connection.disconnect()
             self._pool.release(connection)
+            self.close()  # what broke this connection may have broken those that are idle: they would fail in turn
         else:
             self._free.append((connection, monotonic()))
 

@@ -48,6 +48,8 @@ DEFAULT_MAX_DELIVERIES = 3
 JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: How often to ask for work while nothing can wake this process.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
+#: A send whose connection breaks sooner is repeated: both together stay within the time-out, but for this.
+REPEAT_WITHIN_SECONDS = 0.25
 #: How long to try to settle what is left when the work ends.
 CLOSE_SECONDS = 10.0
 
@@ -199,10 +201,11 @@ class RedisBroker(Broker):
         Returns whether they were stored. Raises BrokerUnavailable.
         """
         send = send or self.producer.next_send()
+        started = monotonic()
         try:
             return self.wire.enqueue(queue, rows, send, once_within_seconds)
         except redis.ConnectionError as error:
-            if not _may_have_been_carried_out(error):
+            if not _may_have_been_carried_out(error) or monotonic() - started > REPEAT_WITHIN_SECONDS:
                 raise self.unavailable(error) from error
         except redis.RedisError as error:
             raise self.unavailable(error) from error
