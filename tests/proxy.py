@@ -18,8 +18,9 @@ _SCRIPT_OF = {sha1(source(name).encode()).hexdigest().encode(): name for name in
 _SCRIPT_OF |= {source(name).encode(): name for name in NAMES}
 
 
-#: What begins so is the reply to a fetch that found no job, or that a script is not known: nothing was done.
-_NOTHING = (b"*3\r\n", b"-NOSCRIPT")
+#: The reply to a fetch that found no job ends with the empty text in place of them.
+_NOTHING = b"$0\r\n\r\n"
+_NOT_KNOWN = b"-NOSCRIPT"
 
 
 def script_of(command: Command) -> str | None:
@@ -47,7 +48,7 @@ class Rule:
         return self.met < self.times and self.matches(command)
 
     def loses(self, reply: bytes) -> bool:
-        return self.also_empty or not reply.startswith(_NOTHING)
+        return self.also_empty or not (reply.endswith(_NOTHING) or reply.startswith(_NOT_KNOWN))
 
 
 class Proxy:
