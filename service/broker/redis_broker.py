@@ -32,8 +32,8 @@ from service.broker.messages import encode_message
 from service.broker.outcome import Failure
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
-from service.broker.settlement import Settlement, dead, released, settlement_of
-from service.broker.settler import Settler
+from service.broker.settlement import Settlement, dead, released, settlement_of, unreceived
+from service.broker.settler import BATCH, Settler
 from service.broker.slots import Slots
 from service.broker.wakeups import Wakeups
 from service.broker.wire import Row, Wire
@@ -318,6 +318,18 @@ class RedisBroker(Broker):
         for delivery in deliveries:
             self.slots.give_back(delivery.lease.queue)
             self.settler.add(released(delivery))
+
+    def release_unreceived(self, queue: str) -> None:
+        """Give back what fetches have leased whose replies never came. Raises redis.RedisError.
+
+        They would come back when their leases end, but as if a worker had died of them.
+        """
+        held = self.wire.held(queue)
+        # Asked second: what was settled meanwhile is in neither, and refused.
+        received = {lease.token for lease in self.holdings[queue].all()}
+        lost = [unreceived(lease, actor) for lease, actor in held if lease.token not in received]
+        for start in range(0, len(lost), BATCH):
+            self.wire.settle(queue, lost[start : start + BATCH])
 
     def settle(self, queue: str, batch: Sequence[Settlement]) -> None:
         """Settle entries of one queue now. Raises redis.RedisError."""
