@@ -89,7 +89,7 @@ class BrokerUnavailable(CallboardError):
     """Redis can't be reached or did not answer in time.
 
     `may_be_stored` says whether a message that was being sent may have reached Redis all the same: False when no
-    connection could be made, True when one broke or timed out after the command had gone out.
+    connection could be made or Redis refused, True when one broke or timed out after the command had gone out.
     """
 
     code = "broker-unavailable"

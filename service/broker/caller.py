@@ -8,12 +8,15 @@ kept between calls. One that was idle is looked at before it is used, since the 
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from hashlib import sha1
 from time import monotonic
 from typing import Any, NamedTuple
 
 import redis
 from redis.exceptions import NoScriptError
+
+from service.broker.connections import NotCarriedOut
 
 IDLE_SECONDS = 1.0
 #: Calls of `call_each` that are sent before the first of them is answered.
@@ -53,24 +56,24 @@ class Caller:
 
     def __init__(self, client: Any, scripts: dict[str, str]) -> None:
         self._pool = client.connection_pool
-        self._scripts = {name: source.encode() for name, source in scripts.items()}
+        sources = {name: source.encode() for name, source in scripts.items()}
         self._heads = {
             name: pack(["EVALSHA", sha1(source, usedforsecurity=False).hexdigest()]).data
-            for name, source in self._scripts.items()
+            for name, source in sources.items()
         }
+        self._whole = {name: pack(["EVAL", source]).data for name, source in sources.items()}
         self._free: deque[tuple[Any, float]] = deque()
         self._pid = os.getpid()
 
     def call(self, call: Call) -> Any:
-        """Call a script and return its reply, undecoded. Raises redis.RedisError."""
-        command = self._command(call)
+        """Call a script and return its reply, undecoded. Raises redis.RedisError, NotCarriedOut where that is sure."""
+        command = self._command(call, self._heads)
         try:
             return self._exchange(command)
         except NoScriptError:
-            # A server that was restarted, or told to forget. What failed so has done nothing.
-            loading = pack(["SCRIPT", "LOAD", self._scripts[call.script]])
-            self._exchange(b"*%d\r\n%b" % (loading.number, loading.data))
-            return self._exchange(command)
+            # A server that was restarted, or told to forget. What failed so has done nothing. The source goes with the
+            # call itself: the server might forget again between a LOAD and the call.
+            return self._exchange(self._command(call, self._whole))
 
     def call_each(self, calls: Iterable[Call]) -> Iterator[Any]:
         """Call scripts in order, each sent while the server does the one before. Gives replies and redis.RedisErrors.
@@ -84,7 +87,7 @@ class Caller:
             for call in calls:
                 try:
                     connection = connection or self._take()
-                    connection.send_packed_command([self._command(call)], check_health=False)
+                    connection.send_packed_command([self._command(call, self._heads)], check_health=False)
                 except redis.RedisError as error:
                     answers: list[Any] = [error] * (unanswered + 1)
                 else:
@@ -105,14 +108,17 @@ class Caller:
             self._put_back(connection, broken=unanswered > 0)
 
     def close(self) -> None:
-        """Give the connections back."""
-        while self._free:
-            self._pool.release(self._free.pop()[0])
+        """Close the connections that nobody uses."""
+        with suppress(IndexError):
+            while True:
+                connection, _ = self._free.pop()
+                connection.disconnect()
+                self._pool.release(connection)
 
-    def _command(self, call: Call) -> bytes:
+    def _command(self, call: Call, heads: dict[str, bytes]) -> bytes:
         own = pack(call.arguments)
         count = 2 + call.constant.number + own.number
-        return b"*%d\r\n%b%b%b" % (count, self._heads[call.script], call.constant.data, own.data)
+        return b"*%d\r\n%b%b%b" % (count, heads[call.script], call.constant.data, own.data)
 
     def _exchange(self, command: bytes) -> Any:
         connection = None
@@ -149,7 +155,7 @@ class Caller:
         try:
             connection, used_at = self._free.pop()
         except IndexError:
-            return self._pool.get_connection()
+            return self._connect()
         if monotonic() - used_at > IDLE_SECONDS:
             try:
                 stale = connection.can_read()
@@ -157,7 +163,15 @@ class Caller:
                 stale = True
             if stale:
                 connection.disconnect()
+                self._pool.release(connection)
+                return self._connect()
         return connection
+
+    def _connect(self) -> Any:
+        try:
+            return self._pool.get_connection()
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            raise NotCarriedOut(str(error)) from error
 
     def _put_back(self, connection: Any, *, broken: bool) -> None:
         if connection is None:
@@ -165,12 +179,10 @@ class Caller:
         if broken:
             connection.disconnect()
             self._pool.release(connection)
+            self.close()  # what broke this connection may have broken those that are idle: they would fail in turn
         else:
             self._free.append((connection, monotonic()))
 
 
 def _is_broken(answer: object) -> bool:
-    # After READONLY another server may be the primary by now: a new connection finds it.
-    return isinstance(answer, redis.RedisError) and (
-        not isinstance(answer, redis.ResponseError) or "READONLY" in str(answer)
-    )
+    return isinstance(answer, redis.RedisError) and not isinstance(answer, redis.ResponseError)

@@ -32,6 +32,8 @@ class QueueConsumer(Consumer):
         self._fetched: deque[Delivery] = deque()
         self._poll_at = 0.0
         self._seen = -1
+        #: Whether a fetch may have leased messages and its reply never came.
+        self._is_unsure = False
         broker.link.consumer_started(queue)
 
     def __next__(self) -> Delivery | None:
@@ -92,10 +94,14 @@ class QueueConsumer(Consumer):
         deliveries: list[Delivery] = []
         try:
             self._broker.wakeups.was_called_by_redis(self._queue)  # this is the answer to it
+            if self._is_unsure:
+                self._broker.release_unreceived(self._queue)
+                self._is_unsure = False
             deliveries, wait_seconds = self._broker.fetch(self._queue, wanted)
             self._broker.link.succeeded(self._queue)
             self._poll_at = time.monotonic() + wait_seconds
         except redis.RedisError as error:
+            self._is_unsure = True
             self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)
         finally:
             self._broker.give_back(self._queue, wanted - len(deliveries))

@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.broker.batch_send import BatchSend, SendReport
+from service.broker.connections import NotCarriedOut, leaving_replicas
 from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery, Lease
 from service.broker.holdings import Holdings
@@ -31,8 +32,8 @@ from service.broker.messages import encode_message
 from service.broker.outcome import Failure
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
-from service.broker.settlement import Settlement, dead, released, settlement_of
-from service.broker.settler import Settler
+from service.broker.settlement import Settlement, dead, released, settlement_of, unreceived
+from service.broker.settler import BATCH, Settler
 from service.broker.slots import Slots
 from service.broker.wakeups import Wakeups
 from service.broker.wire import Row, Wire
@@ -47,6 +48,8 @@ DEFAULT_MAX_DELIVERIES = 3
 JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: How often to ask for work while nothing can wake this process.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
+#: A send whose connection breaks sooner is repeated: both together stay within the time-out, but for this.
+REPEAT_WITHIN_SECONDS = 0.25
 #: How long to try to settle what is left when the work ends.
 CLOSE_SECONDS = 10.0
 
@@ -62,6 +65,8 @@ class RedisBroker(Broker):
         self.draining = False
         self._working = False
         self._working_lock = Lock()
+        #: What is settled or is not: the server was asked, and its reply never came.
+        self._maybe_settled: set[Lease] = set()
         self._settings = settings
         self.producer = Producer()
         self._hooks: dict[str, list[Callable[..., None]]] = {}
@@ -80,12 +85,14 @@ class RedisBroker(Broker):
         A command is never repeated by it: what may be repeated is decided by the caller.
         """
         settings = self._settings()
-        return cast("Any", redis.Redis).from_url(
+        client = cast("Any", redis.Redis).from_url(
             settings.require_redis_url(),
             socket_timeout=settings.redis_timeout_seconds,
             socket_connect_timeout=settings.redis_timeout_seconds,
             retry=Retry(NoBackoff(), 0),
         )
+        client.connection_pool.connection_class = leaving_replicas(client.connection_pool.connection_class)
+        return client
 
     @cached_property
     def wire(self) -> Wire:
@@ -194,10 +201,11 @@ class RedisBroker(Broker):
         Returns whether they were stored. Raises BrokerUnavailable.
         """
         send = send or self.producer.next_send()
+        started = monotonic()
         try:
             return self.wire.enqueue(queue, rows, send, once_within_seconds)
         except redis.ConnectionError as error:
-            if not _may_have_been_carried_out(error):
+            if not _may_have_been_carried_out(error) or monotonic() - started > REPEAT_WITHIN_SECONDS:
                 raise self.unavailable(error) from error
         except redis.RedisError as error:
             raise self.unavailable(error) from error
@@ -316,12 +324,35 @@ class RedisBroker(Broker):
         for waiting in self.slots.give_back(queue, slots):
             self.wakeups.wake(waiting)
 
+    def release_unreceived(self, queue: str) -> None:
+        """Give back what fetches have leased whose replies never came. Raises redis.RedisError.
+
+        They would come back when their leases end, but as if a worker had died of them.
+        """
+        held = self.wire.held(queue)
+        # Asked second: what was settled meanwhile is in neither, and refused.
+        received = {lease.token for lease in self.holdings[queue].all()}
+        lost = [unreceived(lease, actor) for lease, actor in held if lease.token not in received]
+        for start in range(0, len(lost), BATCH):
+            self.wire.settle(queue, lost[start : start + BATCH])
+
     def settle(self, queue: str, batch: Sequence[Settlement]) -> None:
         """Settle entries of one queue now. Raises redis.RedisError."""
-        refused = self.wire.settle(queue, batch)
-        self.holdings[queue].remove([settlement.lease for settlement in batch])
+        leases = [settlement.lease for settlement in batch]
+        try:
+            refused = self.wire.settle(queue, batch)
+        except redis.RedisError as error:
+            if _may_have_been_carried_out(error):
+                self._maybe_settled.update(leases)
+            raise
+        self.holdings[queue].remove(leases)
+        repeated = {lease.entry for lease in leases if lease in self._maybe_settled}
+        self._maybe_settled.difference_update(leases)
         for entry in refused:
-            self.logger.warning("The lease had ended: the outcome of %s is refused", entry)
+            if entry in repeated:
+                self.logger.info("The outcome of %s was settled before, and only the reply was lost", entry)
+            else:
+                self.logger.warning("The lease had ended: the outcome of %s is refused", entry)
 
     def _forget(self, settlement: Settlement) -> None:
         self.holdings[settlement.lease.queue].remove([settlement.lease])
@@ -418,7 +449,7 @@ class RedisBroker(Broker):
 
 
 def _may_have_been_carried_out(error: redis.RedisError) -> bool:
-    if isinstance(error, redis.BusyLoadingError | redis.AuthenticationError):
-        return False  # the server's own refusals, which the client counts among the errors of the connection
+    if isinstance(error, NotCarriedOut | redis.BusyLoadingError | redis.AuthenticationError):
+        return False  # the last two are the server's own refusals, which the client counts as errors of the connection
     # Only a connection that was there when the command went out leaves it open whether the server has done it.
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)

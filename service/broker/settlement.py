@@ -64,4 +64,9 @@ def left_to_others(lease: Lease, actor: str, message: bytes, delay_ms: int) -> S
 
 def released(delivery: Delivery) -> Settlement:
     """The entry goes back to its place: it was fetched and not started."""
-    return Settlement(delivery.lease, "release", events.settled(delivery.lease, "pending", delivery.actor_name))
+    return unreceived(delivery.lease, delivery.actor_name)
+
+
+def unreceived(lease: Lease, actor: str) -> Settlement:
+    """The entry goes back to its place: it was leased, and nobody here has it."""
+    return Settlement(lease, "release", events.settled(lease, "pending", actor))

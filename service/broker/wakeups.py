@@ -68,7 +68,9 @@ class Wakeups:
                 subscription.subscribe(self._channel)
                 self._listen(subscription, stop)
             except Exception:  # noqa: BLE001 - of all kinds where the connection is closed under us, by parser and moment
-                self.subscribed = False
+                if self.subscribed:
+                    self.subscribed = False
+                    self.wake_all()  # nobody can call them now: they ask by themselves, and find an outage at once
                 stop.wait(FIRST_DELAY_SECONDS)
             finally:
                 with suppress(Exception):

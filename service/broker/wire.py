@@ -117,6 +117,23 @@ class Wire:
         messages = list(_leased(queue, packed, started_ms=int(now), token=int(token)))
         return Fetched(messages, None if int(soonest) < 0 else int(soonest))
 
+    def held(self, queue: str) -> list[tuple[Lease, str]]:
+        """Return what Redis says that this process holds, with the actors. Looks at all leases of the queue."""
+        keys = Keys(self._namespace, queue)
+        mine = f" {self._worker_id}".encode()
+        leases = {entry: lease for entry, lease in self._client.hgetall(keys.leases).items() if lease.endswith(mine)}
+        if not leases:
+            return []
+        found: list[tuple[Lease, str]] = []
+        messages = self._client.hmget(keys.messages, *leases)
+        for (entry, held), stored in zip(leases.items(), messages, strict=True):
+            if stored is not None:
+                token, started, _ = held.split(b" ")
+                packed = b"%d 0 %b %b" % (len(stored.partition(b"\n")[2]), entry, stored)  # as a fetch packs it
+                [(lease, actor, _)] = _leased(queue, packed, started_ms=int(started), token=int(token))
+                found.append((lease, actor))
+        return found
+
     def settle(self, queue: str, batch: Sequence[Settlement]) -> list[str]:
         """Settle entries. Returns those that this process did not hold any more: of them nothing changed."""
         call = Call("settle", self._constants["settle", queue], [each.packed() for each in batch])
