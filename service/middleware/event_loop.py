@@ -24,7 +24,7 @@ class EventLoop(AsyncIO):
 
 
 class _Thread(EventLoopThread):
-    # A second signal ends the worker at once: it must not wait for this thread then.
+    # A worker that ends in another way than by stopping must not wait for this thread.
     daemon = True
 
     def run_coroutine(self, coro: Awaitable[R]) -> R:

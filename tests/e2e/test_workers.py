@@ -66,17 +66,19 @@ def test_sigterm_lets_running_jobs_finish_and_starts_no_more(service: Service, b
 
 
 @pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGHUP, signal.SIGTERM)])
-def test_a_second_signal_ends_a_worker_at_once(
+def test_a_second_signal_changes_nothing(
     service: Service, broker: RedisBroker, numbers: tuple[signal.Signals, signal.Signals]
 ) -> None:
     process = service.start_worker("worker", "--threads", "1")
-    send(broker, "sample.slow", word="a", seconds=60)
+    message = send(broker, "sample.slow", word="a", seconds=4)
     eventually(lambda: "start a" in service.notes())
     for number in numbers:
         os.killpg(process.pid, number)
         time.sleep(0.5)
     os.killpg(process.pid, signal.SIGTERM)
-    process.wait(10)
+    assert process.wait(20) == 0
+    assert service.notes() == ["start a", "end a"]
+    assert state_of(broker, message) == "succeeded"
 
 
 def test_a_failure_is_logged_with_its_job_and_error_and_without_its_payload(

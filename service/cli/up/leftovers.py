@@ -146,7 +146,7 @@ def _is_server(process: psutil.Process, servers: list[Record], state: StateDir) 
 
 def _end(processes: list[psutil.Process], grace_seconds: float | None = None) -> None:
     """Ask those to stop that lead, so that they stop theirs in order, then kill what is left."""
-    # Each once, though it may have been found in two ways: a dramatiq worker that is asked twice stops half-way.
+    # Each once, though it may have been found in two ways: PostgreSQL stops in haste when it is asked twice.
     processes = list(dict.fromkeys(processes))
     alive = {process.pid for process in processes}
     for process in processes:
