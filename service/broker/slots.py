@@ -11,7 +11,7 @@ from service.queues import QueuePolicy, policy_of
 AHEAD_SECONDS = 0.02
 MOST_AHEAD = 500
 #: The part of what is held ahead that is fetched again at once.
-REFILL = 4
+REFILL = 2
 
 
 @dataclass

@@ -21,12 +21,13 @@ local function call_many(command, key, arguments, from)
     end
 end
 
--- Created, attempt, most deliveries, actor, score; or nil where no header of ours stands before the message: anybody can
--- write to the server. The digits are as many as what reads them can hold.
+-- Created, attempt, most deliveries, actor, score, and where the message begins; or nil where no header of ours stands
+-- before it: anybody can write to the server. The digits are as many as what reads them can hold.
 local function header_of(stored)
-    local score, created, attempt, most, actor = string.match(stored, "^(%d+) (%d+) (%d+) (%d+) ([^%c]*)\n")
+    local score, created, attempt, most, actor, from =
+        string.match(stored, "^(%d+) (%d+) (%d+) (%d+) ([^%c]*)\n()")
     if score and #score <= 16 and #created <= 14 and #attempt <= 9 and #most <= 9 then
-        return created, attempt, most, actor, score
+        return created, attempt, most, actor, score, from
     end
 end
 

@@ -91,16 +91,16 @@ if wanted > 0 then
 end
 if #taken > 0 then
     local messages = redis.call("HMGET", KEYS[3], unpack(taken))
-    local lapses = redis.call("HMGET", KEYS[9], unpack(taken))
+    local lapses = redis.call("EXISTS", KEYS[9]) == 1 and redis.call("HMGET", KEYS[9], unpack(taken)) or {}
     local token = redis.call("INCRBY", KEYS[5], #taken) - #taken
     reply[3] = text(token + 1)
     local longest = tonumber(ARGV[7])
     local buried = { "kind", "settled", "at", text(now) }
     local leases, deadlines, parts, events = {}, {}, {}, { "kind", "started", "at", text(now), "worker", worker }
-    local deadline = text(now + ARGV[4])
+    local deadline, holder = text(now + ARGV[4]), " " .. text(now) .. " " .. worker
     for i, entry in ipairs(taken) do
         local stored = messages[i]
-        local created, attempt, most, actor, score = header_of(stored or "")
+        local created, _, _, _, score, from = header_of(stored or "")
         if stored and (not created or string.find(entry, "[^!-~]")) then
             bury(buried, entry, stored, "unreadable", "What stands before the message was not written by Callboard")
         elseif stored and #stored > longest then
@@ -109,13 +109,12 @@ if #taken > 0 then
         elseif stored then
             token = token + 1
             leases[#leases + 1] = entry
-            leases[#leases + 1] = text(token) .. " " .. text(now) .. " " .. worker
+            leases[#leases + 1] = text(token) .. holder
             deadlines[#deadlines + 1] = deadline
             deadlines[#deadlines + 1] = entry
             events[#events + 1] = entry
-            events[#events + 1] = table.concat({ "-", created, attempt, most, actor }, " ")
-            local header = #score + #created + #attempt + #most + #actor + 5
-            parts[#parts + 1] = (#stored - header) .. " " .. (lapses[i] or "0") .. " " .. entry .. " "
+            events[#events + 1] = "-" .. string.sub(stored, #score + 1, from - 2)
+            parts[#parts + 1] = (#stored - from + 1) .. " " .. (lapses[i] or "0") .. " " .. entry .. " "
             parts[#parts + 1] = stored
         end
     end
