@@ -1,8 +1,8 @@
 """Calls scripts with as little work as can be: the hot path of every send, fetch and settlement.
 
 redis-py's general way (retry wrapper, pool with a look at the socket, observers, encoder) costs several times what a
-script does. Its connections, parser and errors are used as they are; a command is packed by hand, and a connection is
-kept between calls. One that was idle is looked at before it is used, since the server may have closed it meanwhile.
+script does. Its connections and errors are used as they are; a command is packed by hand, and a connection is kept
+between calls. One that was idle is looked at before it is used, since the server may have closed it meanwhile.
 """
 
 import os
@@ -17,6 +17,7 @@ import redis
 from redis.exceptions import NoScriptError
 
 from service.broker.connections import NotCarriedOut
+from service.broker.line import Line
 
 IDLE_SECONDS = 1.0
 #: Calls of `call_each` that are sent before the first of them is answered.
@@ -62,7 +63,7 @@ class Caller:
             for name, source in sources.items()
         }
         self._whole = {name: pack(["EVAL", source]).data for name, source in sources.items()}
-        self._free: deque[tuple[Any, float]] = deque()
+        self._free: deque[tuple[Line, float]] = deque()
         self._pid = os.getpid()
 
     def call(self, call: Call) -> Any:
@@ -81,39 +82,37 @@ class Caller:
         Where the connection fails, it is open for the call whose error is given and for the next one whether the server
         has carried them out.
         """
-        connection: Any = None
+        line: Line | None = None
         unanswered = 0
         try:
             for call in calls:
                 try:
-                    connection = connection or self._take()
-                    connection.send_packed_command([self._command(call, self._heads)], check_health=False)
+                    line = line or self._take()
+                    line.send(self._command(call, self._heads))
                 except redis.RedisError as error:
                     answers: list[Any] = [error] * (unanswered + 1)
                 else:
                     unanswered += 1
-                    answers = [] if unanswered < PIPELINED else [self._answer(connection)]
+                    answers = [] if unanswered < PIPELINED else self._answers(line, 1)
                     if answers and isinstance(answers[0], redis.RedisError):
                         # Who repeats this call does so before the next one is sent: the order holds.
-                        answers += self._answers(connection, unanswered - 1, answers[0])
+                        answers += self._answers(line, unanswered - 1, answers[0])
                 if answers and _is_broken(answers[-1]):
-                    self._put_back(connection, broken=True)
-                    connection, unanswered = None, len(answers)
+                    self._put_back(line, broken=True)
+                    line, unanswered = None, len(answers)
                 unanswered -= len(answers)
                 yield from answers
-            rest = self._answers(connection, unanswered)
+            rest = self._answers(line, unanswered) if line else []
             unanswered = 0
             yield from rest
         finally:
-            self._put_back(connection, broken=unanswered > 0)
+            self._put_back(line, broken=unanswered > 0)
 
     def close(self) -> None:
         """Close the connections that nobody uses."""
         with suppress(IndexError):
             while True:
-                connection, _ = self._free.pop()
-                connection.disconnect()
-                self._pool.release(connection)
+                self._discard(self._free.pop()[0])
 
     def _command(self, call: Call, heads: dict[str, bytes]) -> bytes:
         own = pack(call.arguments)
@@ -121,67 +120,62 @@ class Caller:
         return b"*%d\r\n%b%b%b" % (count, heads[call.script], call.constant.data, own.data)
 
     def _exchange(self, command: bytes) -> Any:
-        connection = None
+        line = None
         broken = True
         try:
-            connection = self._take()
-            connection.send_packed_command([command], check_health=False)
-            reply = connection.read_response(disable_decoding=True)
+            line = self._take()
+            line.send(command)
+            reply = line.receive()
             broken = False
             return reply
-        except redis.ResponseError as error:
+        except redis.RedisError as error:
             broken = _is_broken(error)
             raise
         finally:
             # Also what a time limit raises in this thread: a reply that is still to come must not meet the next call.
-            self._put_back(connection, broken=broken)
+            self._put_back(line, broken=broken)
 
-    def _answers(self, connection: Any, count: int, last: Any = None) -> list[Any]:
+    def _answers(self, line: Line, count: int, last: Any = None) -> list[Any]:
         answers: list[Any] = []
         for _ in range(count):
-            last = last if _is_broken(last) else self._answer(connection)
+            if not _is_broken(last):
+                try:
+                    last = line.receive()
+                except redis.RedisError as error:
+                    last = error
             answers.append(last)
         return answers
 
-    def _answer(self, connection: Any) -> Any:
-        try:
-            return connection.read_response(disable_decoding=True)
-        except redis.RedisError as error:
-            return error
-
-    def _take(self) -> Any:
+    def _take(self) -> Line:
         if self._pid != os.getpid():
             self._free, self._pid = deque(), os.getpid()  # a parent's sockets are not ours
         try:
-            connection, used_at = self._free.pop()
+            line, used_at = self._free.pop()
         except IndexError:
             return self._connect()
-        if monotonic() - used_at > IDLE_SECONDS:
-            try:
-                stale = connection.can_read()
-            except (redis.RedisError, OSError):
-                stale = True
-            if stale:
-                connection.disconnect()
-                self._pool.release(connection)
-                return self._connect()
-        return connection
+        if monotonic() - used_at > IDLE_SECONDS and line.is_stale():
+            self._discard(line)
+            return self._connect()
+        return line
 
-    def _connect(self) -> Any:
+    def _connect(self) -> Line:
         try:
-            return self._pool.get_connection()
+            return Line(self._pool.get_connection())
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise NotCarriedOut(str(error)) from error
 
-    def _put_back(self, connection: Any, *, broken: bool) -> None:
-        if connection is None:
+    def _put_back(self, line: Line | None, *, broken: bool) -> None:
+        if line is None:
             return
         if broken:
-            connection.disconnect()
-            self._pool.release(connection)
+            self._discard(line)
             self.close()  # what broke this connection may have broken those that are idle: they would fail in turn
         else:
-            self._free.append((connection, monotonic()))
+            self._free.append((line, monotonic()))
+
+    def _discard(self, line: Line) -> None:
+        line.connection.disconnect()
+        self._pool.release(line.connection)
 
 
 def _is_broken(answer: object) -> bool:

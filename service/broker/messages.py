@@ -1,6 +1,7 @@
 """Dramatiq's messages: how they are stored, with the types that Dramatiq leaves open."""
 
 import json
+from collections.abc import Callable
 from dataclasses import fields as fields_of
 from functools import cache
 from typing import Any, cast
@@ -17,7 +18,22 @@ GROWTH_BYTES = 1024 * 1024
 
 _UNTYPED = cast("Any", Message)
 _FIELDS = {field.name for field in fields_of(Message)}
-_json = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _json_of() -> Callable[[object], str]:
+    """Return what JSONEncoder does, without the encoder in C that it makes anew for each text."""
+    encoder = json.JSONEncoder(separators=(",", ":"))
+    parts: Any = cast("Any", json.encoder)
+    if parts.c_make_encoder is None:
+        return encoder.encode
+    # Without a memory of what it is in, a value that holds itself ends in a RecursionError in place of a ValueError.
+    encode = parts.c_make_encoder(
+        None, encoder.default, parts.encode_basestring_ascii, None, ":", ",", False, False, True
+    )
+    return lambda value: "".join(encode(value, 0))
+
+
+_json = _json_of()
 _quoted = cache(_json)
 
 

@@ -20,34 +20,26 @@ local now = now_ms()
 local created = text(now)
 local count = #ARGV - 4
 local last = redis.call("INCRBY", KEYS[5], count)
-local entries, priorities, delays, headers, starts = {}, {}, {}, {}, {}
+local ready, delayed, events = {}, {}, { "kind", "sent", "at", created }
 for i = 1, count do
-    entries[i], priorities[i], delays[i], starts[i], headers[i] =
-        string.match(ARGV[4 + i], "^(%S+) (%d) (%S+) ()([^\n]*)")
-end
-local known = redis.call("HMGET", KEYS[3], unpack(entries))
-local ready, delayed, messages, events = {}, {}, {}, { "kind", "sent", "at", created }
-local seen = {}
-for i, entry in ipairs(entries) do
-    if known[i] or seen[entry] then
+    local entry, priority, delay, from, header = string.match(ARGV[4 + i], "^(%S+) (%d) (%S+) ()([^\n]*)")
+    local score = text(priority * 562949953421312 + last - count + i)
+    local message = score .. " " .. created .. " " .. string.sub(ARGV[4 + i], from)
+    if redis.call("HSETNX", KEYS[3], entry, message) == 0 then
         -- A further copy of a message that is still here or in this batch, such as the retry of somebody's middleware.
         entry = entry .. "~" .. text(last - i + 1)
+        redis.call("HSET", KEYS[3], entry, message)
     end
-    seen[entry] = true
-    local score = text(priorities[i] * 562949953421312 + last - count + i)
-    messages[#messages + 1] = entry
-    messages[#messages + 1] = score .. " " .. created .. " " .. string.sub(ARGV[4 + i], starts[i])
-    if delays[i] == "-" then
+    if delay == "-" then
         ready[#ready + 1] = score
         ready[#ready + 1] = entry
     else
-        delayed[#delayed + 1] = text(now + delays[i])
+        delayed[#delayed + 1] = text(now + delay)
         delayed[#delayed + 1] = entry
     end
     events[#events + 1] = entry
-    events[#events + 1] = delays[i] .. " " .. created .. " " .. headers[i]
+    events[#events + 1] = delay .. " " .. created .. " " .. header
 end
-call_many("HSET", KEYS[3], messages)
 call_many("ZADD", KEYS[1], ready)
 call_many("ZADD", KEYS[2], delayed)
 redis.call("XADD", KEYS[4], "*", unpack(events))
