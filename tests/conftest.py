@@ -13,6 +13,15 @@ from service.settings import Settings, get_settings
 from service.state.migrate import upgrade
 from tests.servers import RedisServer, free_port, new_database, postgres_server, redis_flavours
 
+#: Their tests start the whole service on its usual ports: one after another.
+ON_USUAL_PORTS = {"up", "docs"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if ON_USUAL_PORTS & set(item.path.parts):
+            item.add_marker(pytest.mark.xdist_group("usual-ports"))
+
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:

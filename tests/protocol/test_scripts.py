@@ -365,3 +365,14 @@ def test_an_id_that_the_database_can_not_hold_is_refused_at_once(broker: RedisBr
     with pytest.raises(ValueError, match="UUID"):
         broker.send(message)
     assert keys_left(broker) == set()
+
+
+def test_one_reply_carries_no_more_than_fits_and_the_rest_keeps_its_place(broker: RedisBroker) -> None:
+    sent = [a_message(text="x" * 3_000_000) for _ in range(40)]
+    assert broker.send_many(sent).failed == []
+    first = fetch(broker, 40)
+    assert 32 * 2**20 <= sum(len(delivery.encode()) for delivery in first) < (32 + 16 * 3) * 2**20
+    rest = [*first]
+    while more := fetch(broker, 40):
+        rest += more
+    assert [delivery.message_id for delivery in rest] == [message.message_id for message in sent]

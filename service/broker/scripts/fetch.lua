@@ -10,6 +10,8 @@
 --         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
+local BYTES = 33554432 -- of messages in one reply, but for the last piece
+local PIECE = 16 -- messages that are read at a time
 local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
 
 local now = now_ms()
@@ -81,16 +83,35 @@ if #due > 0 then
     returned = returned + back_to_ready(due)
 end
 
-local reply = { text(now), -1, 0, "" }
-local taken = {}
-if wanted > 0 then
-    local popped = redis.call("ZPOPMIN", KEYS[1], wanted)
-    for i = 1, #popped, 2 do
-        taken[#taken + 1] = popped[i]
+-- Take up to `wanted` from ready, and their messages, as long as those are not too much for one reply.
+local function take()
+    local popped = wanted > 0 and redis.call("ZPOPMIN", KEYS[1], wanted) or {}
+    local taken, messages, left, bytes = {}, {}, {}, 0
+    for i = 1, #popped, 2 * PIECE do
+        local piece = {}
+        for k = i, math.min(i + 2 * PIECE, #popped) - 1, 2 do
+            if bytes < BYTES then
+                piece[#piece + 1] = popped[k]
+                taken[#taken + 1] = popped[k]
+            else
+                left[#left + 1] = popped[k + 1]
+                left[#left + 1] = popped[k]
+            end
+        end
+        if #piece > 0 then
+            for _, stored in ipairs(redis.call("HMGET", KEYS[3], unpack(piece))) do
+                messages[#messages + 1] = stored
+                bytes = bytes + #(stored or "")
+            end
+        end
     end
+    call_many("ZADD", KEYS[1], left)
+    return taken, messages, #left > 0 or #taken == wanted
 end
+
+local reply = { text(now), -1, 0, "" }
+local taken, messages, is_more = take()
 if #taken > 0 then
-    local messages = redis.call("HMGET", KEYS[3], unpack(taken))
     local lapses = redis.call("EXISTS", KEYS[9]) == 1 and redis.call("HMGET", KEYS[9], unpack(taken)) or {}
     local token = redis.call("INCRBY", KEYS[5], #taken) - #taken
     reply[3] = text(token + 1)
@@ -146,8 +167,8 @@ for _, key in ipairs({ KEYS[2], KEYS[8] }) do
         end
     end
 end
-if #taken == wanted then
-    soonest = 0 -- there may be more
+if is_more then
+    soonest = 0
 end
 reply[2] = text(soonest)
 if soonest == 0 or ARGV[6] == "0" then
