@@ -18,9 +18,11 @@ ON_USUAL_PORTS = {"up", "docs"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if ON_USUAL_PORTS & set(item.path.parts):
-            item.add_marker(pytest.mark.xdist_group("usual-ports"))
+    alone = [item for item in items if ON_USUAL_PORTS & set(item.path.parts)]
+    for item in alone:
+        item.add_marker(pytest.mark.xdist_group("usual-ports"))
+    # First: they are the longest row, and the others run beside them.
+    items.sort(key=lambda item: item not in alone)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ script does. Its connections and errors are used as they are; a command is packe
 between calls. One that was idle is looked at before it is used, since the server may have closed it meanwhile.
 """
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -53,7 +52,7 @@ def pack(arguments: Iterable[Argument]) -> Packed:
 
 
 class Caller:
-    """Calls scripts on connections of a client's pool. Thread-safe, and safe to use after a fork."""
+    """Calls scripts on connections of a client's pool. Thread-safe. A child after a fork makes its own."""
 
     def __init__(self, client: Any, scripts: dict[str, str]) -> None:
         self._pool = client.connection_pool
@@ -64,7 +63,6 @@ class Caller:
         }
         self._whole = {name: pack(["EVAL", source]).data for name, source in sources.items()}
         self._free: deque[tuple[Line, float]] = deque()
-        self._pid = os.getpid()
 
     def call(self, call: Call) -> Any:
         """Call a script and return its reply, undecoded. Raises redis.RedisError, NotCarriedOut where that is sure."""
@@ -147,8 +145,6 @@ class Caller:
         return answers
 
     def _take(self) -> Line:
-        if self._pid != os.getpid():
-            self._free, self._pid = deque(), os.getpid()  # a parent's sockets are not ours
         try:
             line, used_at = self._free.pop()
         except IndexError:

@@ -3,6 +3,7 @@
 What happens in Redis is in `scripts/`, how they are called in `wire.py`; here is how a process uses them.
 """
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,7 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import Any, cast
 from uuid import uuid4
+from weakref import WeakSet
 
 import redis
 from dramatiq.actor import Actor
@@ -54,12 +56,29 @@ REPEAT_WITHIN_SECONDS = 0.25
 CLOSE_SECONDS = 10.0
 
 
+#: Properties that are made when they are first asked for, and belong to the process that asked.
+OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "renewal")
+_all: "WeakSet[RedisBroker]" = WeakSet()
+
+
 class RedisBroker(Broker):
     """Reads its settings, and connects, when it is first used: importing an actor needs neither."""
 
     def __init__(self, settings: Callable[[], Settings], middleware: list[Middleware]) -> None:
-        self.worker_id = uuid4().hex
         self.aliases: dict[str, str] = {}
+        self._settings = settings
+        self._of_parent: object = None
+        self._begin()
+        self._hooks: dict[str, list[Callable[..., None]]] = {}
+        self.life = WorkerLife(self)
+        super().__init__(middleware=[*middleware, self.life])
+        self.queues: dict[str, None] = {}
+        _all.add(self)
+
+    def _begin(self) -> None:
+        """Start with what each process has of its own."""
+        self.worker_id = uuid4().hex
+        self.producer = Producer()
         self.slots = Slots()
         self.holdings: dict[str, Holdings] = defaultdict(Holdings)
         self.draining = False
@@ -67,12 +86,12 @@ class RedisBroker(Broker):
         self._working_lock = Lock()
         #: What is settled or is not: the server was asked, and its reply never came.
         self._maybe_settled: set[Lease] = set()
-        self._settings = settings
-        self.producer = Producer()
-        self._hooks: dict[str, list[Callable[..., None]]] = {}
-        self.life = WorkerLife(self)
-        super().__init__(middleware=[*middleware, self.life])
-        self.queues: dict[str, None] = {}
+
+    def begin_after_fork(self) -> None:
+        """Leave the connections to the parent, and the locks that its threads held: they do not live on here."""
+        kept = {name: self.__dict__.pop(name, None) for name in OF_ONE_PROCESS}
+        self._of_parent = (kept, self._of_parent)  # nothing of it is closed here
+        self._begin()
 
     @cached_property
     def namespace(self) -> str:
@@ -453,3 +472,12 @@ def _may_have_been_carried_out(error: redis.RedisError) -> bool:
         return False  # the last two are the server's own refusals, which the client counts as errors of the connection
     # Only a connection that was there when the command went out leaves it open whether the server has done it.
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
+
+
+def _begin_all_after_fork() -> None:
+    for broker in list(_all):
+        broker.begin_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_all_after_fork)
