@@ -18,6 +18,12 @@ from tests.servers import eventually
 LEASE = {"CALLBOARD_LEASE_SECONDS": "2", "CALLBOARD_ACTORS": "fault_jobs"}
 
 
+def seconds_from_the_last_crash(service: Service, word: str, record: dict[str, str]) -> float:
+    """How long it took until the dead letter was there."""
+    last = max(float(line.split()[2]) for line in service.notes() if line.startswith(word))
+    return int(record["completed_at"]) / 1000 - last
+
+
 def counts(service: Service) -> Counter[str]:
     return Counter(line.split()[0] for line in service.notes())
 
@@ -93,15 +99,16 @@ def test_a_killer_among_good_jobs_is_proved_and_they_all_finish(
     record = broker.find_record(killer.message_id)
     assert record is not None
     assert "crashed" in record["error"]
+    assert seconds_from_the_last_crash(service, f"kill-{how}", record) < 1
     assert all(broker.find_record(message.message_id)["attempt"] == "1" for message in goods)  # type: ignore[index]
 
 
 @pytest.mark.timeout(240)
 def test_a_killer_under_plain_dramatiq_which_stops_all_its_processes(service: Service, broker: RedisBroker) -> None:
-    goods = [send(broker, "fault.good", f"g{number}", 0.05) for number in range(20)]
+    goods = [send(broker, "fault.good", f"g{number}", 0.05) for number in range(50)]
     killer = send(broker, "fault.kill", "exit")
-    goods += [send(broker, "fault.good", f"g{number}", 0.05) for number in range(20, 40)]
-    command = ("dramatiq", "service.actors", "--processes", "2", "--threads", "8")
+    goods += [send(broker, "fault.good", f"g{number}", 0.05) for number in range(50, 100)]
+    command = ("dramatiq", "service.actors", "--processes", "4", "--threads", "8")
     deadline = time.monotonic() + 120
     process: subprocess.Popen[bytes] | None = None
     while state_of(broker, killer) != "dead" or any(state_of(broker, message) != "succeeded" for message in goods):
@@ -111,8 +118,11 @@ def test_a_killer_under_plain_dramatiq_which_stops_all_its_processes(service: Se
         time.sleep(0.1)
     seen = counts(service)
     assert seen["kill-exit"] == 3
-    assert all(seen[f"end-g{number}"] >= 1 for number in range(40))
-    assert max(seen[f"start-g{number}"] for number in range(40)) <= 2
+    assert all(seen[f"end-g{number}"] >= 1 for number in range(100))
+    assert max(seen[f"start-g{number}"] for number in range(100)) <= 2
+    record = broker.find_record(killer.message_id)
+    assert record is not None
+    assert seconds_from_the_last_crash(service, "kill-exit", record) < 1
 
 
 def test_with_one_delivery_allowed_a_killer_starts_once_and_alone(service: Service, broker: RedisBroker) -> None:

@@ -98,3 +98,15 @@ def test_no_observer_sees_a_lease_without_owner_or_end(
     seen = counts(service)
     assert {seen[f"{when}-j{number}"] for when in ("start", "end") for number in range(jobs)} == {1}
     assert {state_of(broker, message) for message in batch[:: jobs // 100]} == {"succeeded"}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_job_of_ten_minutes_on_a_lease_of_thirty_seconds_runs_once(service: Service, broker: RedisBroker) -> None:
+    for name in ("first", "second"):
+        service.start_worker(name, CALLBOARD_LEASE_SECONDS="30", CALLBOARD_ACTORS="fault_jobs")
+    options = {"time_limit": 3_600_000}
+    message: Message[Any] = Message("default", "fault.good", ("long", 600.0), {}, options)
+    broker.send(message)
+    eventually(lambda: state_of(broker, message) in ("succeeded", "dead"), 800)
+    assert counts(service) == {"start-long": 1, "end-long": 1}
