@@ -15,7 +15,9 @@ from service.errors import BrokerUnavailable
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
 
+#: A batch ends at so many messages, or bytes: it must be stored well within the time-out.
 SEND_BATCH = 500
+SEND_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,7 @@ class BatchSend:
 
     def _batches(self, messages: Sequence[Message[Any]]) -> Iterator[tuple[list[Row], tuple[str, int]]]:
         while self._prepared < len(messages):
-            some = messages[self._prepared : self._prepared + SEND_BATCH]
-            self._prepared += len(some)
-            batch = self._prepare(some)
+            batch = self._prepare(messages)
             if batch.rows:
                 self._under_way.append(batch)
                 yield batch.rows, batch.send
@@ -80,11 +80,16 @@ class BatchSend:
     def _prepare(self, messages: Sequence[Message[Any]]) -> _Batch:
         fit: list[Message[Any]] = []
         rows: list[Row] = []
-        for message in messages:
+        size = 0
+        while self._prepared < len(messages) and len(rows) < SEND_BATCH and size < SEND_BYTES:
+            message = messages[self._prepared]
+            self._prepared += 1
             try:
                 self._broker.emit_before("enqueue", message, self._delay_ms)
-                rows.append(self._broker.row(message, self._delay_ms))
+                row = self._broker.row(message, self._delay_ms)
+                rows.append(row)
                 fit.append(message)
+                size += len(row.data)
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not keep the others back
                 self._report.fail([message], error)
         return _Batch(fit, rows, self._broker.producer.next_pipelined_send())

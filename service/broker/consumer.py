@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING
 
 import redis
@@ -31,6 +32,8 @@ class QueueConsumer(Consumer):
         self._timeout_seconds = timeout_ms / 1000
         self._fetched: deque[Delivery] = deque()
         self._poll_at = 0.0
+        #: When something comes due, or it is time to look whether anything has.
+        self._due_at = inf
         self._seen = -1
         #: Whether a fetch may have leased messages and its reply never came.
         self._is_unsure = False
@@ -77,8 +80,9 @@ class QueueConsumer(Consumer):
             self._broker.wakeups.wait(self._queue, self._seen, min(remaining, self._timeout_seconds))
         return time.monotonic() >= self._poll_at or self._broker.wakeups.count(self._queue) != self._seen
 
-    def _pass_on(self) -> None:
-        if self._broker.wakeups.was_called_by_redis(self._queue):
+    def _pass_on(self, *, is_due: bool = False) -> None:
+        # Nobody else was called, or will ask: Redis knows of this worker that it asks when the message is due.
+        if self._broker.wakeups.was_called_by_redis(self._queue) or is_due:
             with suppress(redis.RedisError):  # the poll of whoever is idle is left
                 self._broker.pass_on(self._queue)
 
@@ -89,7 +93,8 @@ class QueueConsumer(Consumer):
             # Whoever finishes a job of this queue calls.
             self._poll_at = time.monotonic() + self._timeout_seconds
             self._broker.link.not_needed(self._queue)
-            self._pass_on()
+            self._pass_on(is_due=time.monotonic() >= self._due_at)
+            self._due_at = inf
             return
         deliveries: list[Delivery] = []
         try:
@@ -99,7 +104,7 @@ class QueueConsumer(Consumer):
                 self._is_unsure = False
             deliveries, wait_seconds = self._broker.fetch(self._queue, wanted)
             self._broker.link.succeeded(self._queue)
-            self._poll_at = time.monotonic() + wait_seconds
+            self._poll_at = self._due_at = time.monotonic() + wait_seconds
         except redis.RedisError as error:
             self._is_unsure = True
             self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)

@@ -64,6 +64,10 @@ class Intake:
         elif actor.options.get("max_deliveries", lease.max_deliveries) != lease.max_deliveries:
             # The sender may not have known the actor.
             delivery.lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
+            if lease.lapses >= delivery.lease.max_deliveries:
+                why = f"Its worker died in each of {lease.lapses} deliveries"
+                self._settle(dead(lease, actor_name, Failure("crashed", why, "")))
+                return None
         return delivery
 
     def _is_left_to_others(self, lease: Lease, actor_name: str, fields: dict[str, Any], what: str) -> bool:

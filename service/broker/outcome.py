@@ -28,6 +28,8 @@ class Failure:
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
         """Describe an exception. Never raises, whatever the exception's own methods do."""
+        if known := _known_already(error):
+            return known
         return cls(
             type=storable(_type_name(type(error)))[:MAX_TYPE_CHARACTERS],
             message=storable(_text_of(error))[:MAX_MESSAGE_CHARACTERS],
@@ -82,12 +84,12 @@ def succeeded(result: object) -> Succeeded:
         return NOTHING
     try:
         # A generator is not run to its end: what is inside would run outside of the job, maybe for ever.
-        value = _repr_of(result) if isgenerator(result) else result
-        encoded = to_json(value, inf_nan_mode="strings", bytes_mode="base64", fallback=_repr_of)
+        value = readable(result) if isgenerator(result) else result
+        encoded = to_json(value, inf_nan_mode="strings", bytes_mode="base64", fallback=readable)
         if len(encoded) > SHORTEST_UNREADABLE_NUMBER:
             json.loads(encoded)  # Python itself refuses to read a number of many thousand digits
     except Exception:  # noqa: BLE001 - the job has succeeded; its result's own methods must not undo that
-        encoded = to_json(_repr_of(result))
+        encoded = to_json(readable(result))
     if len(encoded) > MAX_RESULT_BYTES:
         encoded = to_json(f"(a result of {len(encoded)} bytes is not kept: the limit is {MAX_RESULT_BYTES})")
     text = encoded.decode(errors="replace")
@@ -112,6 +114,15 @@ def storable_json(value: Any) -> Any:
     return value
 
 
+def _known_already(error: BaseException) -> Failure | None:
+    """What the process of a suspect says of an error that it has sent: the traceback stays behind there."""
+    try:
+        known = vars(error).get("failure_in_child") or vars(error).get("failure")
+    except Exception:  # noqa: BLE001 - a foreign class may do anything
+        return None
+    return known if isinstance(known, Failure) else None
+
+
 def _type_name(kind: type) -> str:
     try:
         return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -126,7 +137,8 @@ def _text_of(error: BaseException) -> str:
         return "(this error has no readable message)"
 
 
-def _repr_of(value: object) -> str:
+def readable(value: object) -> str:
+    """Return a text for a value. Never raises."""
     try:
         return storable(repr(value))
     except BaseException:  # noqa: BLE001 - a foreign __repr__ may do anything

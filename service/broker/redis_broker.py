@@ -241,6 +241,8 @@ class RedisBroker(Broker):
                 f"message_id={message.message_id!r} can't be sent: it is the job's key in the database, "
                 "and must be a UUID in the form of str(uuid.uuid4())"
             )
+        if not message.actor_name.isprintable():
+            raise ValueError(f"actor_name={message.actor_name!r} can't be sent: it must be printable text")
         data = encode_message(message)
         if len(data) > self.max_message_bytes:
             problem = f"makes a message of {len(data)} bytes; the limit is {self.max_message_bytes}"

@@ -16,6 +16,7 @@ from service.broker.settlement import Settlement
 
 COMPANY_SECONDS = 0.002
 BATCH = 200
+BATCH_BYTES = 4 * 1024 * 1024
 RETRY_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
@@ -86,9 +87,13 @@ class Settler:
 
     def _settle_batch(self) -> None:
         batches: dict[str, list[Settlement]] = defaultdict(list)
+        size = 0
         for _ in range(min(len(self._waiting), BATCH)):
             settlement = self._waiting.popleft()
             batches[settlement.lease.queue].append(settlement)
+            size += len(settlement.data or b"")
+            if size > BATCH_BYTES:
+                break
         for queue, batch in batches.items():
             try:
                 self._carry_out(queue, batch)

@@ -24,11 +24,12 @@ class WorkQueue:
         self._queue = queue
 
     def put_all(self, deliveries: Iterable[Delivery]) -> None:
-        """Hand over messages of one fetch: by priority, and else in their order, after those that wait already."""
+        """Hand over messages of one fetch in their order, after those that wait already, of whichever queue.
+
+        Redis has put the fetch in order. By priority here too, a busy queue's would keep another's waiting, leased.
+        """
         queued_at = monotonic_ns()
-        items = [
-            _Item(delivery.lease.priority, delivery, queued_at + number) for number, delivery in enumerate(deliveries)
-        ]
+        items = [_Item(0, delivery, queued_at + number) for number, delivery in enumerate(deliveries)]
         with self._queue.mutex:
             for item in items:
                 heappush(self._queue.queue, item)

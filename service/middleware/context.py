@@ -25,7 +25,11 @@ class JobContext:
     suspect: bytes | None = None
     #: Whether its death would be the job's last.
     is_last_delivery: bool = False
+    time_limit_ms: float = 0
 
+
+#: Dramatiq's own.
+DEFAULT_TIME_LIMIT_MS = 600_000
 
 _current: ContextVar[JobContext | None] = ContextVar("current_job", default=None)
 
@@ -50,6 +54,9 @@ class CurrentJob(Middleware):
         context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt)
         if message.lease.is_suspect:
             context.suspect = message.encode()
+            context.time_limit_ms = message.options.get("time_limit") or actor.options.get(
+                "time_limit", DEFAULT_TIME_LIMIT_MS
+            )
             context.is_last_delivery = message.lease.lapses + 1 >= message.lease.max_deliveries
         set_current_job(context)
 

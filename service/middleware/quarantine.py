@@ -5,22 +5,24 @@ cleared. The hooks of the chain run in the worker as always; only the actor's fu
 """
 
 import pickle
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
-from typing import Any
+from threading import get_ident
+from typing import Any, cast
 
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker
-from dramatiq.middleware import Middleware
+from dramatiq.middleware import Middleware, TimeLimit
 
 from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
-from service.middleware.quarantine_process import run_alone
+from service.middleware.quarantine_process import RemoteError, run_alone
 
-
-class RemoteError(Exception):
-    """Stands for an error of the child that can't be sent as it is. The message begins with its type."""
+#: How long a process may take to start before it counts as the job's own time.
+START_MS = 120_000
 
 
 class Quarantine(Middleware):
@@ -43,15 +45,27 @@ def _alone_where_suspect(actor: Actor[..., Any], function: Callable[..., Any]) -
         context = current_job_or_none()
         if context is None or context.suspect is None or context.actor != actor.actor_name:
             return function(*args, **kwargs)
-        return _run_alone(function, context)
+        return _run_alone(actor, function, context)
 
     return run
 
 
-def _run_alone(function: Callable[..., Any], context: JobContext) -> Any:
-    request = pickle.dumps((function.__module__, context.suspect, context.attempt))
+def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: JobContext) -> Any:
+    request = pickle.dumps((function.__module__, sys.path, context.suspect, context.attempt))
     context.suspect = None
-    succeeded, value = pickle.loads(run_alone(request, fresh=context.is_last_delivery))  # noqa: S301 - our own child's
+    limits = [middleware for middleware in actor.broker.middleware if isinstance(middleware, TimeLimit)]
+
+    def limit_to(milliseconds: float) -> None:
+        for limit in limits:
+            cast("Any", limit).manager.add_timeout(get_ident(), milliseconds)
+
+    limit_to(context.time_limit_ms + START_MS)
+    answer = run_alone(request, lambda: limit_to(context.time_limit_ms), fresh=context.is_last_delivery)
+    succeeded, value, failure = pickle.loads(answer)  # noqa: S301 - our own child's
     if succeeded:
         return value
+    if isinstance(value, dict):
+        raise RemoteError(failure, is_final=cast("dict[str, Any]", value)["is_final"])
+    with suppress(Exception):  # it may have no place for it
+        value.failure_in_child = failure
     raise value

@@ -1,91 +1,118 @@
-"""The worker's side of a process in which suspects run: one at a time, so that its death names the culprit.
+"""The worker's side of the processes in which suspects run: one at a time in each, so that a death names the culprit.
 
-To start one takes about a second, since it imports the actors anew. When a worker dies with many short jobs in its
-hands they are all suspects, so a process goes on to the next one. Who has one delivery left gets a process that has run
-nothing before: what an earlier job has broken is not held against a later one.
+To start one takes about a second, since it imports the actors anew, and as much memory as a worker. When a worker dies
+with many short jobs in its hands they are all suspects, so a process goes on to the next one, of whichever thread. Who
+has one delivery left gets a process that has run nothing before: what an earlier job has broken is not held against it.
 """
 
 import os
 import select
+import signal
 import subprocess
 import sys
-import threading
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Condition
+
+from service.broker.outcome import Failure
 
 CHILD = "service.middleware.quarantine_child"
 #: How often a wait comes back to Python, where what a time limit raises in this thread can arrive.
 INTERRUPTIBLE_SECONDS = 0.2
-BEGUN = b"+"
-LENGTH_BYTES = 8
+#: Processes that start at the same time: each keeps a core busy.
+MOST_STARTING = os.cpu_count() or 1
 
-_of_thread = threading.local()
+UP = b"."
+READY = b"?"
+GO = b"!"
+LENGTH_BYTES = 8
 
 
 class ProcessDied(Exception):
     """The process in which the job ran alone has died."""
 
 
-def run_alone(request: bytes, *, fresh: bool) -> bytes:
-    """Run one request of quarantine_child and return its answer. Raises ProcessDied.
+class ProcessNotStarted(Exception):
+    """A process for a suspect has died before the job began in it: the job is not to blame."""
 
-    Whatever else is raised in this thread, such as by a time limit, ends the process and the job with it.
+
+class RemoteError(Exception):
+    """Stands for an error of the child that can't be sent as it is."""
+
+    def __init__(self, failure: Failure, *, is_final: bool) -> None:
+        super().__init__(f"{failure.type}: {failure.message}")
+        self.failure = failure
+        #: Whether no repetition can mend it, by the actor's own policy.
+        self.is_final = is_final
+
+
+def run_alone(request: bytes, on_ready: Callable[[], None], *, fresh: bool) -> bytes:
+    """Run one request of quarantine_child and return its answer. `on_ready` is called just before the job begins.
+
+    Raises ProcessDied, ProcessNotStarted. Whatever else is raised in this thread, such as by a time limit, ends the
+    process and the job with it.
     """
     while True:
-        process = _process_for_this_thread(fresh)
+        process = _processes.take(fresh=fresh)
         try:
-            answer = process.run(request)
+            answer = process.run(request, on_ready)
         except BaseException:
             process.end()
             raise
         if answer is not None:
+            _processes.give_back(process)
             return answer
         process.end()  # its idle time was over before it saw the request
-
-
-def _process_for_this_thread(fresh: bool) -> "_Process":
-    process: _Process | None = getattr(_of_thread, "process", None)
-    if process is None or fresh or not process.is_alive:
-        if process is not None:
-            process.end()
-        process = _of_thread.process = _Process()
-    return process
 
 
 class _Process:
     def __init__(self) -> None:
         command = [sys.executable, "-m", CHILD]
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)  # noqa: S603 - our own
+        # A session of its own: a signal to the worker's group is the worker's business.
+        self._child = subprocess.Popen(  # noqa: S603 - our own
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
+        )
         assert self._child.stdin
         assert self._child.stdout
         self._requests = self._child.stdin
-        self._answers = self._child.stdout.fileno()
+        self._answers = self._child.stdout
 
     @property
     def is_alive(self) -> bool:
         return self._child.poll() is None
 
-    def run(self, request: bytes) -> bytes | None:
-        """Return the answer, or None where the process ended by itself before it began. Raises ProcessDied."""
+    def wait_until_up(self) -> None:
+        """Wait for its imports. Raises ProcessNotStarted."""
+        try:
+            self._receive(len(UP))
+        except EOFError:
+            self._child.wait()
+            raise ProcessNotStarted(f"A process for a suspect ended with {self._how()} at its start") from None
+
+    def run(self, request: bytes, on_ready: Callable[[], None]) -> bytes | None:
+        """Return the answer, or None where the process ended by itself before it saw the request."""
         try:
             self._send(len(request).to_bytes(LENGTH_BYTES, "big") + request)
-            begun = self._receive(1)
+            self._receive(len(READY))
         except (BrokenPipeError, EOFError):
             if self._child.wait() == 0:
                 return None
-            raise ProcessDied(f"The process of the job ended with {self._how()}") from None
-        assert begun == BEGUN
+            raise ProcessNotStarted(f"The process of the job ended with {self._how()} before it began") from None
+        on_ready()
         try:
+            self._send(GO)
             return self._receive(int.from_bytes(self._receive(LENGTH_BYTES), "big"))
-        except EOFError:
+        except (BrokenPipeError, EOFError):
             self._child.wait()
             raise ProcessDied(f"The process of the job ended with {self._how()}") from None
 
     def end(self) -> None:
-        """End the process, and whatever runs in it."""
-        self._child.kill()
+        """End the process, with whatever runs in it and has been started by it."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
         self._requests.close()
-        if self._child.stdout:
-            self._child.stdout.close()
+        self._answers.close()
 
     def _send(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -96,13 +123,67 @@ class _Process:
     def _receive(self, count: int) -> bytes:
         received = bytearray()
         while len(received) < count:
-            if select.select([self._answers], [], [], INTERRUPTIBLE_SECONDS)[0]:
-                part = os.read(self._answers, count - len(received))
-                if not part:
+            if not select.select([self._answers], [], [], INTERRUPTIBLE_SECONDS)[0]:
+                # A process that the job has forked may hold the pipe open.
+                if not self.is_alive and not select.select([self._answers], [], [], 0)[0]:
                     raise EOFError
-                received += part
+                continue
+            part = os.read(self._answers.fileno(), count - len(received))
+            if not part:
+                raise EOFError
+            received += part
         return bytes(received)
 
     def _how(self) -> str:
         code = self._child.returncode
         return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class _Processes:
+    """The processes that have nothing to do, and the right to start one. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Process] = []
+        self._starting = 0
+        self._condition = Condition()
+
+    def take(self, *, fresh: bool) -> _Process:
+        """Return an idle process, or a new one, for which there may be a line. Raises ProcessNotStarted."""
+        with self._condition:
+            while True:
+                if not fresh and (process := self._alive()):
+                    return process
+                if self._starting < MOST_STARTING:
+                    break
+                self._condition.wait(INTERRUPTIBLE_SECONDS)
+            self._starting += 1
+        process = None
+        try:
+            process = _Process()
+            process.wait_until_up()
+            return process
+        except BaseException:
+            if process:
+                process.end()
+            raise
+        finally:
+            with self._condition:
+                self._starting -= 1
+                self._condition.notify_all()
+
+    def give_back(self, process: _Process) -> None:
+        """Let another suspect have it."""
+        with self._condition:
+            self._idle.append(process)
+            self._condition.notify()
+
+    def _alive(self) -> _Process | None:
+        while self._idle:
+            process = self._idle.pop()
+            if process.is_alive:
+                return process
+            process.end()
+        return None
+
+
+_processes = _Processes()

@@ -31,7 +31,7 @@ class RetryPolicy:
 
     def never_retries(self, error: BaseException) -> bool:
         """Whether this error is final, however many attempts are left."""
-        return isinstance(error, (*NEVER_RETRIED, *self.throws))
+        return isinstance(error, (*NEVER_RETRIED, *self.throws)) or getattr(error, "is_final", None) is True
 
 
 def delay_before_next_attempt(
