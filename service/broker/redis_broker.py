@@ -6,9 +6,10 @@ What happens in Redis is in `scripts/`, how they are called in `wire.py`; here i
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
-from threading import Lock
+from threading import Lock, local
 from time import monotonic, sleep
 from typing import Any, cast
 from uuid import uuid4
@@ -54,11 +55,16 @@ UNSUBSCRIBED_POLL_SECONDS = 1.0
 REPEAT_WITHIN_SECONDS = 0.25
 #: How long to try to settle what is left when the work ends.
 CLOSE_SECONDS = 10.0
+INSIST_SECONDS = 0.5
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
 OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "renewal")
 _all: "WeakSet[RedisBroker]" = WeakSet()
+
+
+class _Insists(local):
+    now = False
 
 
 class RedisBroker(Broker):
@@ -79,6 +85,7 @@ class RedisBroker(Broker):
         """Start with what each process has of its own."""
         self.worker_id = uuid4().hex
         self.producer = Producer()
+        self._insists = _Insists()
         self.slots = Slots()
         self.holdings: dict[str, Holdings] = defaultdict(Holdings)
         self.draining = False
@@ -220,6 +227,25 @@ class RedisBroker(Broker):
         Returns whether they were stored. Raises BrokerUnavailable.
         """
         send = send or self.producer.next_send()
+        while self._insists.now:
+            try:
+                return self._send_rows(queue, rows, send, once_within_seconds)
+            except BrokerUnavailable as error:
+                self.logger.warning("What follows a job can't be sent now, and is kept: %s", error)
+                with suppress(Interrupt):  # the job has ended: its limits are over
+                    sleep(INSIST_SECONDS)
+        return self._send_rows(queue, rows, send, once_within_seconds)
+
+    @contextmanager
+    def insisting(self) -> Generator[None]:
+        """Within it, this thread's sends wait for as long as Redis is out of reach, and are stored once."""
+        self._insists.now = True
+        try:
+            yield
+        finally:
+            self._insists.now = False
+
+    def _send_rows(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int) -> bool:
         started = monotonic()
         try:
             return self.wire.enqueue(queue, rows, send, once_within_seconds)

@@ -6,7 +6,6 @@ before it. A plain exception in a hook is logged by Dramatiq and otherwise ignor
 
 from dramatiq.middleware import (
     AgeLimit,
-    Callbacks,
     Middleware,
     ShutdownNotifications,
     TimeLimit,
@@ -15,7 +14,7 @@ from dramatiq.middleware import (
 from service.middleware.context import CurrentJob
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
-from service.middleware.next_steps import NextSteps
+from service.middleware.follow_ups import NextSteps, OwnCallbacks
 from service.middleware.outcomes import Outcomes
 from service.middleware.probe import WorkerProbe
 from service.middleware.quarantine import Quarantine
@@ -33,7 +32,7 @@ def chain() -> list[Middleware]:
         AgeLimit(),  # before the clock of the time limit starts: an outdated job does not run
         TimeLimit(),  # interrupts the job's thread
         ShutdownNotifications(),  # interrupts the job's thread, where its actor asks for that
-        Callbacks(),  # after success or death, sends what the author named
+        OwnCallbacks(),  # after success or death, sends what the author named
         NextSteps(),  # after success, sends the next step with the result
         EventLoop(),  # the event loop of `async def` actors, one for a process
         Retries(),  # last, so that its verdict is the first on the way up

@@ -105,7 +105,8 @@ def _tell_of_exhaustion(broker: RedisBroker, message: Delivery, policy: RetryPol
     options = {**broker.get_actor(message.actor_name).options, **message.options}
     if name := options.get("on_retry_exhausted"):
         retries = {"retries": message.attempt - 1, "max_retries": policy.max_attempts - 1}
-        broker.get_actor(name).send(message.asdict(), retries)
+        with broker.insisting():
+            broker.get_actor(name).send(message.asdict(), retries)
 
 
 def _never_fits(actor: Actor[..., Any], message: Delivery, error: BaseException) -> bool:

@@ -49,3 +49,8 @@ def fail(word: str) -> None:
     note(f"fail-{word}")
     time.sleep(0.5)
     raise ValueError(word)
+
+
+@dramatiq.actor(broker=broker, actor_name="fault.follows", queue_name="default")
+def follows(message: dict[str, object], result: object) -> None:
+    note("follows")

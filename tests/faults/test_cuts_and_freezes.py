@@ -168,3 +168,23 @@ def _send_in_vain(broker: RedisBroker, word: str) -> tuple[Message[Any], bool]:
     with pytest.raises(BrokerUnavailable) as error:
         broker.send(message)
     return message, error.value.may_be_stored
+
+
+def test_what_follows_a_job_is_sent_when_the_outage_is_over(
+    service: Service, own_redis: RedisServer, own_broker: RedisBroker
+) -> None:
+    service.start_worker("worker", **WORKER)
+    step: Message[Any] = Message("default", "fault.good", ("step", 0.0), {}, {"pipe_ignore": True})
+    first: Message[Any] = Message("default", "fault.good", ("first", 2.0), {}, {"pipe_target": step.asdict()})
+    called: Message[Any] = Message("default", "fault.good", ("called", 2.0), {}, {"on_success": "fault.follows"})
+    for message in (first, called):
+        own_broker.send(message)
+    eventually(lambda: {"start-first", "start-called"} <= set(counts(service)))
+    own_redis.kill()
+    eventually(lambda: {"end-first", "end-called"} <= set(counts(service)))
+    time.sleep(1)
+    own_redis.start()
+    eventually(lambda: {"end-step", "follows"} <= set(counts(service)), 20)
+    eventually(lambda: own_broker.wire.backlog("default") == 0)
+    assert state_of(own_broker, first) == "succeeded"
+    assert counts(service)["end-step"] == counts(service)["follows"] == 1
