@@ -30,7 +30,7 @@ class Keys:
 
     @property
     def leases(self) -> str:
-        """Hash: entry to `token started_ms worker` of the delivery that holds it."""
+        """Hash: entry to `token started_ms worker` of the delivery that holds it, with `begun` where a suspect has."""
         return self._key("leases")
 
     @property
@@ -40,7 +40,7 @@ class Keys:
 
     @property
     def lapses(self) -> str:
-        """Hash: entry to the number of its deliveries whose worker died."""
+        """Hash: entry to the number of its deliveries whose worker died, maybe of it."""
         return self._key("lapses")
 
     @property

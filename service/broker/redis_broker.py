@@ -383,6 +383,15 @@ class RedisBroker(Broker):
         for start in range(0, len(lost), BATCH):
             self.wire.settle(queue, lost[start : start + BATCH])
 
+    def begin(self, lease: Lease) -> bool:
+        """Note that a suspect begins; waits as long as Redis is out of reach. Returns whether it is still held."""
+        while True:
+            try:
+                return self.wire.begin(lease)
+            except redis.RedisError as error:
+                self.logger.warning("A suspect can't begin now: %s", error)
+                sleep(INSIST_SECONDS)
+
     def settle(self, queue: str, batch: Sequence[Settlement]) -> None:
         """Settle entries of one queue now. Raises redis.RedisError."""
         leases = [settlement.lease for settlement in batch]

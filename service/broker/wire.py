@@ -31,6 +31,7 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("leases", "deadlines", "lapses", "dead", "dead_messages"),
     ),
     "renew": ("leases", "deadlines"),
+    "begin": ("leases",),
 }
 MOST_PRODUCERS = 1000
 #: A score is priority * 2^49 + number of the send.
@@ -121,6 +122,7 @@ class Wire:
         """Return what Redis says that this process holds, with the actors. Looks at all leases of the queue."""
         keys = Keys(self._namespace, queue)
         mine = f" {self._worker_id}".encode()
+        # Of a suspect that has begun, the lease ends otherwise: it was received.
         leases = {entry: lease for entry, lease in self._client.hgetall(keys.leases).items() if lease.endswith(mine)}
         if not leases:
             return []
@@ -133,6 +135,10 @@ class Wire:
                 [(lease, actor, _)] = _leased(queue, packed, started_ms=int(started), token=int(token))
                 found.append((lease, actor))
         return found
+
+    def begin(self, lease: Lease) -> bool:
+        """Note that a suspect begins. Returns whether this process still holds it."""
+        return self._scripts.call(Call("begin", self._constants["begin", lease.queue], [lease.entry, lease.token])) == 1
 
     def settle(self, queue: str, batch: Sequence[Settlement]) -> list[str]:
         """Settle entries. Returns those that this process did not hold any more: of them nothing changed."""

@@ -8,7 +8,7 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
-from service.broker.delivery import Delivery
+from service.broker.delivery import Delivery, Lease
 
 
 @dataclass(slots=True)
@@ -26,6 +26,7 @@ class JobContext:
     #: Whether its death would be the job's last.
     is_last_delivery: bool = False
     time_limit_ms: float = 0
+    lease: Lease | None = None
 
 
 #: Dramatiq's own.
@@ -54,6 +55,7 @@ class CurrentJob(Middleware):
         context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt)
         if message.lease.is_suspect:
             context.suspect = message.encode()
+            context.lease = message.lease
             context.time_limit_ms = message.options.get("time_limit") or actor.options.get(
                 "time_limit", DEFAULT_TIME_LIMIT_MS
             )

@@ -16,7 +16,8 @@ from dramatiq.actor import Actor
 from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, TimeLimit
 
-from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES
+from service.broker.lost import LeaseLost
+from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
 from service.middleware.quarantine_process import RemoteError, run_alone
@@ -59,8 +60,14 @@ def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: Jo
         for limit in limits:
             cast("Any", limit).manager.add_timeout(get_ident(), milliseconds)
 
+    def on_ready() -> None:
+        assert isinstance(actor.broker, RedisBroker)
+        if context.lease and not actor.broker.begin(context.lease):
+            raise LeaseLost
+        limit_to(context.time_limit_ms)
+
     limit_to(context.time_limit_ms + START_MS)
-    answer = run_alone(request, lambda: limit_to(context.time_limit_ms), fresh=context.is_last_delivery)
+    answer = run_alone(request, on_ready, fresh=context.is_last_delivery)
     succeeded, value, failure = pickle.loads(answer)  # noqa: S301 - our own child's
     if succeeded:
         return value

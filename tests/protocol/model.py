@@ -27,6 +27,7 @@ class Item:
     most: int
     place: Place = Place.READY
     lapses: int = 0
+    begun: bool = False
     due: int = 0
     deadline: int = 0
     token: int = 0
@@ -81,7 +82,7 @@ class Model:
         """Return what lapsed and what is due, then lease."""
         for item in self._first(Place.LEASED, lambda item: item.deadline)[: self.bound]:
             if item.deadline <= self.now:
-                self._lapse(item)
+                self._lapse(item, counts=item.begun or (item.lapses == 0 and item.most > 1))
         for item in self._first(Place.DELAYED, lambda item: item.due)[: self.bound]:
             if item.due <= self.now:
                 item.place = Place.READY
@@ -89,6 +90,7 @@ class Model:
         for item in taken:
             self.counter += 1
             item.place, item.token, item.deadline = Place.LEASED, self.counter, self.now + self.lease_ms
+            item.begun = False
             self._event(item, "running")
         return taken
 
@@ -122,7 +124,7 @@ class Model:
                 item.place = Place.READY
                 self._event(item, "pending")
             case "crashed":
-                self._lapse(item)
+                self._lapse(item, counts=True)
                 if name in self.items:
                     self._event(item, "pending")
         return True
@@ -142,8 +144,15 @@ class Model:
         found = [item for item in self.items.values() if item.place is place]
         return sorted(found, key=lambda item: (by(item), item.name))
 
-    def _lapse(self, item: Item) -> None:
-        item.lapses += 1
+    def begin(self, name: str, token: int) -> bool:
+        """Note that a suspect begins."""
+        if not self.holds(name, token):
+            return False
+        self.items[name].begun = True
+        return True
+
+    def _lapse(self, item: Item, *, counts: bool) -> None:
+        item.lapses += counts
         item.place = Place.READY
         if item.lapses >= item.most:
             self._end(item, "dead")

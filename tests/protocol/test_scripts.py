@@ -179,7 +179,9 @@ def test_what_kills_its_worker_each_time_is_a_dead_letter_before_it_starts_once_
     broker.send(message)
     starts = 0
     for _ in range(5):
-        starts += len(fetch(broker))
+        for delivery in fetch(broker):
+            assert broker.begin(delivery.lease)
+            starts += 1
         time.sleep(1.02)
     assert starts == 3
     found = record(broker, message)
@@ -376,3 +378,19 @@ def test_one_reply_carries_no_more_than_fits_and_the_rest_keeps_its_place(broker
     while more := fetch(broker, 40):
         rest += more
     assert [delivery.message_id for delivery in rest] == [message.message_id for message in sent]
+
+
+def test_a_suspect_is_not_blamed_for_the_death_of_a_worker_in_which_it_had_not_begun(a_broker: Any) -> None:
+    broker = a_broker(lease_seconds=1)
+    message = a_message()
+    broker.send(message)
+    for lapses in (0, 1, 1, 1):
+        delivery = fetch_one(broker)
+        assert delivery.lease.lapses == lapses
+        time.sleep(1.02)
+    late = delivery
+    delivery = fetch_one(broker)
+    assert broker.begin(delivery.lease)
+    assert broker.begin(delivery.lease), "a repetition after a lost reply"
+    assert not broker.begin(late.lease)
+    assert settle(broker, delivery, Succeeded("1"))

@@ -328,9 +328,18 @@ class Machine(RuleBasedStateMachine):
         lost = self.fleet.brokers[worker].renew(QUEUE, leases)
         assert lost == self.model.renew([(lease.entry, int(lease.token)) for lease in leases])
 
-    @rule(worker=workers, other=workers, scripts_are_forgotten=st.booleans())
-    def crash(self, worker: int, other: int, scripts_are_forgotten: bool) -> None:
+    @precondition(lambda self: self.deliveries)
+    @rule(which=st.integers(0, 50))
+    def begin(self, which: int) -> None:
+        """Also what was settled long ago, or is held elsewhere by now."""
+        lease = self.deliveries[which % len(self.deliveries)].lease
+        assert self.fleet.brokers[0].begin(lease) == self.model.begin(lease.entry, int(lease.token))
+
+    @rule(worker=workers, other=workers, scripts_are_forgotten=st.booleans(), had_begun=st.booleans())
+    def crash(self, worker: int, other: int, scripts_are_forgotten: bool, had_begun: bool) -> None:
         """Another process in its place renews nothing of the old one, which may still be there and settle late."""
+        for delivery in self.fleet.held[worker] if had_begun else []:
+            self.begin(self.deliveries.index(delivery))
         self.fleet.held[worker].clear()
         self.fleet.restart(self.fleet.brokers[worker])
         if scripts_are_forgotten:

@@ -49,14 +49,18 @@ local function bury(events, entry, stored, kind, why)
     events[#events + 1] = event
 end
 
--- Count a lapse of each; who has had its last delivery is a dead letter, before it can start once more.
-local function without_the_crashed(entries)
+-- Count the lapses that may be the message's own doing: the first, since Redis does not know whether a job has begun in its
+-- worker, and of a suspect those in which it had. Who has had its last delivery is a dead letter, before it can start again.
+local function without_the_crashed(entries, leases)
     local stored = redis.call("HMGET", KEYS[3], unpack(entries))
     local alive, events = {}, { "kind", "settled", "at", text(now) }
     for i, entry in ipairs(entries) do
         if stored[i] then
             local _, _, most = header_of(stored[i])
-            local lapses = redis.call("HINCRBY", KEYS[9], entry, 1)
+            local lapses = tonumber(redis.call("HGET", KEYS[9], entry) or 0)
+            if (lapses == 0 and most ~= "1") or string.find(leases[i] or "", " begun$") then
+                lapses = redis.call("HINCRBY", KEYS[9], entry, 1)
+            end
             if not most or lapses < tonumber(most) then
                 alive[#alive + 1] = entry
             else
@@ -73,9 +77,10 @@ end
 local returned = 0
 local lapsed = redis.call("ZRANGE", KEYS[8], "-inf", text(now), "BYSCORE", "LIMIT", 0, BOUND)
 if #lapsed > 0 then
+    local leases = redis.call("HMGET", KEYS[7], unpack(lapsed))
     redis.call("ZREM", KEYS[8], unpack(lapsed))
     redis.call("HDEL", KEYS[7], unpack(lapsed))
-    returned = returned + back_to_ready(without_the_crashed(lapsed))
+    returned = returned + back_to_ready(without_the_crashed(lapsed, leases))
 end
 local due = redis.call("ZRANGE", KEYS[2], "-inf", text(now), "BYSCORE", "LIMIT", 0, BOUND)
 if #due > 0 then
