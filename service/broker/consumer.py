@@ -104,7 +104,8 @@ class QueueConsumer(Consumer):
                 self._is_unsure = False
             deliveries, wait_seconds = self._broker.fetch(self._queue, wanted)
             self._broker.link.succeeded(self._queue)
-            self._poll_at = self._due_at = time.monotonic() + wait_seconds
+            self._poll_at = time.monotonic() + wait_seconds
+            self._due_at = self._poll_at if wait_seconds else inf
         except redis.RedisError as error:
             self._is_unsure = True
             self._poll_at = time.monotonic() + self._broker.link.failed(self._queue, error)
