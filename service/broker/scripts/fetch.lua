@@ -53,11 +53,12 @@ end
 -- worker, and of a suspect those in which it had. Who has had its last delivery is a dead letter, before it can start again.
 local function without_the_crashed(entries, leases)
     local stored = redis.call("HMGET", KEYS[3], unpack(entries))
+    local counts = redis.call("HMGET", KEYS[9], unpack(entries))
     local alive, events = {}, { "kind", "settled", "at", text(now) }
     for i, entry in ipairs(entries) do
         if stored[i] then
             local _, _, most = header_of(stored[i])
-            local lapses = tonumber(redis.call("HGET", KEYS[9], entry) or 0)
+            local lapses = tonumber(counts[i] or 0)
             if (lapses == 0 and most ~= "1") or string.find(leases[i] or "", " begun$") then
                 lapses = redis.call("HINCRBY", KEYS[9], entry, 1)
             end
