@@ -9,6 +9,11 @@ class NotCarriedOut(redis.ConnectionError):
     """Nothing was done: there was no connection, or it led to a replica."""
 
 
+def is_of_a_replica(error: Exception) -> bool:
+    """Whether a reply's error says READONLY, also behind an ERR of a proxy, which the parser takes away."""
+    return isinstance(error, redis.ReadOnlyError) or str(error).startswith("READONLY")
+
+
 def leaving_replicas(connection_class: Any) -> Any:
     """Return a class of connections that close on READONLY.
 
@@ -21,8 +26,7 @@ def leaving_replicas(connection_class: Any) -> Any:
             try:
                 return connection_class.read_response(self, *args, **kwargs)
             except redis.ResponseError as error:
-                # A proxy in between may put an ERR before it, which the parser takes away.
-                if not isinstance(error, redis.ReadOnlyError) and not str(error).startswith("READONLY"):
+                if not is_of_a_replica(error):
                     raise
                 self.disconnect()
                 raise NotCarriedOut(str(error)) from error

@@ -21,7 +21,6 @@ class Lease(NamedTuple):
     #: Deliveries of this attempt whose worker died, and how many there may be.
     lapses: int
     max_deliveries: int
-    priority: int
 
     @property
     def is_suspect(self) -> bool:

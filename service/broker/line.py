@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from service.broker.connections import NotCarriedOut
+from service.broker.connections import NotCarriedOut, is_of_a_replica
 
 READ_BYTES = 65536
 CRLF = b"\r\n"
@@ -64,10 +64,7 @@ class Line:
 
     def _error(self, text: str) -> Exception:
         error = self._parse_error(text)
-        # A proxy in between may put an ERR before it, which the parser takes away.
-        if isinstance(error, redis.ReadOnlyError) or str(error).startswith("READONLY"):
-            return NotCarriedOut(str(error))
-        return error
+        return NotCarriedOut(str(error)) if is_of_a_replica(error) else error
 
     def _line(self) -> bytes:
         while (end := self._data.find(CRLF, self._at)) < 0:

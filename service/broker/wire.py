@@ -34,8 +34,6 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "begin": ("leases",),
 }
 MOST_PRODUCERS = 1000
-#: A score is priority * 2^49 + number of the send.
-PRIORITY_SHIFT = 49
 
 
 class Row(NamedTuple):
@@ -189,7 +187,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
     while end < len(packed):
         start = packed.index(b"\n", end) + 1
         words = packed[end : start - 1].decode(errors="replace").split(" ", 7)
-        length, lapses, entry, score, created, attempt, most, actor = words
+        length, lapses, entry, _, created, attempt, most, actor = words
         end = start + int(length)
         lease = Lease(
             queue,
@@ -200,7 +198,6 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
             int(attempt),
             int(lapses),
             int(most),
-            int(score) >> PRIORITY_SHIFT,
         )
         yield lease, actor, packed[start:end]
         token += 1

@@ -71,8 +71,8 @@ def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: Jo
     succeeded, value, failure = pickle.loads(answer)  # noqa: S301 - our own child's
     if succeeded:
         return value
-    if isinstance(value, dict):
-        raise RemoteError(failure, is_final=cast("dict[str, Any]", value)["is_final"])
+    if isinstance(value, bool):
+        raise RemoteError(failure, is_final=value)
     with suppress(Exception):  # it may have no place for it
         value.failure_in_child = failure
     raise value

@@ -19,7 +19,7 @@ from service.broker import broker
 from service.broker.messages import decode_message
 from service.broker.outcome import Failure, readable
 from service.middleware.context import JobContext, set_current_job
-from service.middleware.quarantine_process import GO, LENGTH_BYTES, READY, UP, RemoteError
+from service.middleware.quarantine_process import GO, LENGTH_BYTES, READY, UP
 from service.middleware.retry_policy import NEVER_RETRIED
 from service.observe.logs import configure_logs
 from service.settings import get_settings
@@ -135,8 +135,10 @@ def _packed_result(result: object) -> bytes:
 
 def _packed_error(error: BaseException, throws: tuple[type[BaseException], ...]) -> bytes:
     failure = Failure.of(error)
-    stands_for_it = RemoteError(failure, is_final=isinstance(error, (*NEVER_RETRIED, *throws)))
-    return _packed((False, error, failure)) or pickle.dumps((False, vars(stands_for_it), failure))
+    # In place of an error that can't be packed: whether it is final.
+    return _packed((False, error, failure)) or pickle.dumps(
+        (False, isinstance(error, (*NEVER_RETRIED, *throws)), failure)
+    )
 
 
 def _packed(answer: tuple[bool, Any, Any]) -> bytes | None:

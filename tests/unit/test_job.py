@@ -39,7 +39,6 @@ def run(broker):
             attempt=message.options.get("retries", 0) + 1,
             lapses=0,
             max_deliveries=3,
-            priority=5,
         )
         delivery = Delivery(dramatiq.Message.decode(message.encode()), lease)
         context = CurrentJob()

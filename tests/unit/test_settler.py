@@ -13,7 +13,7 @@ from tests.servers import eventually
 
 
 def settlement(entry: str) -> Settlement:
-    return Settlement(Lease("default", entry, "1", 0, 0, 1, 0, 3, 5), "done", "{}")
+    return Settlement(Lease("default", entry, "1", 0, 0, 1, 0, 3), "done", "{}")
 
 
 def settler_of(carry_out: Callable[[str, list[Settlement]], None], given_up: list[str]) -> Settler:
