@@ -51,13 +51,8 @@ def dead(lease: Lease, actor: str, failure: Failure, message: bytes = b"") -> Se
     return Settlement(lease, "dead", events.settled(lease, "dead", actor, error=failure.to_json()), message)
 
 
-def postponed(delivery: Delivery, delay_ms: int) -> Settlement:
-    """The entry waits, with no attempt counted: somebody else may be able to run it."""
-    return left_to_others(delivery.lease, delivery.actor_name, delivery.encode(), delay_ms)
-
-
 def left_to_others(lease: Lease, actor: str, message: bytes, delay_ms: int) -> Settlement:
-    """As `postponed`, for a message that this process can't run."""
+    """The entry waits, with no attempt counted: somebody else may be able to run it."""
     event = events.settled(lease, "scheduled", actor)
     return Settlement(lease, "snooze", event, b"%d %s" % (delay_ms, message))
 

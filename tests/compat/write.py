@@ -164,7 +164,7 @@ class Writer:
     def settled(self) -> None:
         """What a worker has settled: final events, a dead letter, a retry, a job that is left to others."""
         from service.broker.outcome import Dead, Failure, RetryLater, Succeeded
-        from service.broker.settlement import postponed, released
+        from service.broker.settlement import left_to_others, released
 
         failure = Failure("ValueError", "nö \\u0000", "Traceback ...\n")
         done = self.run("email", lambda each: Succeeded('{"a": "ü"}'))
@@ -173,7 +173,7 @@ class Writer:
         retried = self.run("email", lambda each: RetryLater(each.copy_for_retry("Traceback ..."), 20, failure))
         self.note(retried, "retrying", "succeeded", 2, attempt=2)
         for kind, queue, settlement in (
-            ("left to others", "email", lambda each: postponed(each, 20)),
+            ("left to others", "email", lambda each: left_to_others(each.lease, each.actor_name, each.encode(), 20)),
             ("given back", "media", released),
         ):
             message, delivery = self.fetch_new(queue)

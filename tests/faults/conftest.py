@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.broker import RedisBroker
-from service.middleware import chain
-from service.settings import load_settings
+from tests.brokers import broker_at
 from tests.e2e.conftest import Service, service, whole_service  # noqa: F401
 from tests.proxy import Proxy, proxy_to
 from tests.servers import RedisServer
@@ -23,8 +22,5 @@ def proxy(service: Service, redis_server: RedisServer) -> Iterator[Proxy]:  # no
 @pytest.fixture
 def sender(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisBroker]:
     """A broker of this process that goes through the proxy too."""
-    monkeypatch.setenv("REDIS_URL", proxy.url)
-    settings = load_settings()
-    sender = RedisBroker(lambda: settings, chain())
-    yield sender
-    sender.close()
+    with broker_at(proxy.url, monkeypatch) as sender:
+        yield sender

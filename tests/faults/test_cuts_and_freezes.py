@@ -12,8 +12,7 @@ from dramatiq.message import Message
 from service.broker import RedisBroker
 from service.broker.keys import Keys
 from service.errors import BrokerUnavailable
-from service.middleware import chain
-from service.settings import load_settings
+from tests.brokers import broker_at
 from tests.e2e.conftest import Service
 from tests.jobs import send, state_of
 from tests.proxy import Proxy
@@ -26,12 +25,9 @@ WORKER = {"CALLBOARD_ACTORS": "fault_jobs,outages_jobs"}
 def own_broker(service: Service, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisBroker]:
     """On a server of its own, as are the processes of the service."""
     service.environment |= {"REDIS_URL": own_redis.url, "CALLBOARD_REDIS_TIMEOUT_SECONDS": "1.5"}
-    monkeypatch.setenv("REDIS_URL", own_redis.url)
     monkeypatch.setenv("CALLBOARD_REDIS_TIMEOUT_SECONDS", "1.5")
-    settings = load_settings()
-    broker = RedisBroker(lambda: settings, chain())
-    yield broker
-    broker.close()
+    with broker_at(own_redis.url, monkeypatch) as broker:
+        yield broker
 
 
 def counts(service: Service) -> Counter[str]:

@@ -6,9 +6,8 @@ import pytest
 
 from service.broker import RedisBroker
 from service.broker.keys import Keys
-from service.middleware import chain
 from service.queues import QUEUES
-from service.settings import load_settings
+from tests.brokers import broker_at
 from tests.e2e.conftest import Service
 from tests.servers import RedisServer, eventually
 from tests.starts import ACTORS, nap
@@ -18,11 +17,8 @@ from tests.starts import ACTORS, nap
 def broker(service: Service, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisBroker]:
     """On a server of its own, whose memory is all ours."""
     service.environment["REDIS_URL"] = own_redis.url
-    monkeypatch.setenv("REDIS_URL", own_redis.url)
-    settings = load_settings()
-    broker = RedisBroker(lambda: settings, chain())
-    yield broker
-    broker.close()
+    with broker_at(own_redis.url, monkeypatch) as broker:
+        yield broker
 
 
 def sizes(broker: RedisBroker) -> dict[str, int]:

@@ -8,8 +8,7 @@ import pytest
 
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable
-from service.middleware import chain
-from service.settings import load_settings
+from tests.brokers import broker_at
 from tests.e2e.conftest import Service
 from tests.faults.test_crashes import LEASE, counts
 from tests.jobs import send, state_of
@@ -20,11 +19,8 @@ from tests.servers import RedisServer, eventually
 def broker(service: Service, own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisBroker]:
     """On a server of its own, as are the processes of the service."""
     service.environment["REDIS_URL"] = own_redis.url
-    monkeypatch.setenv("REDIS_URL", own_redis.url)
-    settings = load_settings()
-    broker = RedisBroker(lambda: settings, chain())
-    yield broker
-    broker.close()
+    with broker_at(own_redis.url, monkeypatch) as broker:
+        yield broker
 
 
 @pytest.mark.timeout(180)

@@ -12,8 +12,7 @@ from dramatiq.worker import Worker
 
 from service.broker import RedisBroker
 from service.broker.keys import Keys
-from service.middleware import chain
-from service.settings import load_settings
+from tests.brokers import broker_at
 from tests.commands import client_commands
 from tests.servers import RedisServer, eventually
 
@@ -28,11 +27,8 @@ def a_message(number: int = 0, **fields: Any) -> Message[Any]:
 
 @pytest.fixture
 def own_broker(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisBroker]:
-    monkeypatch.setenv("REDIS_URL", own_redis.url)
-    settings = load_settings()
-    broker = RedisBroker(lambda: settings, chain())
-    yield broker
-    broker.close()
+    with broker_at(own_redis.url, monkeypatch) as broker:
+        yield broker
 
 
 def test_ten_thousand_messages_take_a_handful_of_round_trips(broker: RedisBroker, redis_server: RedisServer) -> None:

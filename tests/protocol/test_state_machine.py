@@ -20,7 +20,7 @@ from service.broker.delivery import Delivery
 from service.broker.keys import Keys
 from service.broker.outcome import Crashed, Dead, Failure, RetryLater, Succeeded
 from service.broker.scripts import source
-from service.broker.settlement import Settlement, postponed, released, settlement_of
+from service.broker.settlement import Settlement, left_to_others, released, settlement_of
 from service.broker.wire import Wire
 from service.middleware.quarantine import Quarantine
 from service.settings import Settings
@@ -303,7 +303,7 @@ class Machine(RuleBasedStateMachine):
             case "release":
                 return released(delivery)
             case "snooze":
-                return postponed(delivery, delay_ms)
+                return left_to_others(delivery.lease, delivery.actor_name, delivery.encode(), delay_ms)
             case _:
                 return Settlement(delivery.lease, outcome)
         return settlement_of(delivery)
