@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib.util
+import itertools
+import os
 import shutil
 import signal
 import socket
@@ -17,11 +19,32 @@ import redis
 from service.cli.up.postgres import Postgres, url
 from service.cli.up.state_dir import StateDir
 
+PORTS_EACH = 2_000
+
+
+def _own_ports() -> Iterator[int]:
+    """The ports of this test process, over and over.
+
+    Not those that the system gives to whoever asks for any (32768 and up on Linux): between the question for a free
+    one and the start of a server there, another test's server or connection would get the same.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 12_000 + number % 10 * PORTS_EACH
+    ports = list(range(first, first + PORTS_EACH))
+    start = os.getpid() % PORTS_EACH
+    return itertools.cycle(ports[start:] + ports[:start])
+
+
+_ports = _own_ports()
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no other test process gives away, and this one not again for long."""
+    for port in itertools.islice(_ports, PORTS_EACH):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("all ports of this test process are taken")
 
 
 def eventually(check: Callable[[], object], timeout_seconds: float = 20.0) -> None:

@@ -1,7 +1,6 @@
 """SMTP servers for the tests: a real one that keeps what arrives, and a scripted one that keeps the wire."""
 
 import base64
-import socket
 import socketserver
 import ssl
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from actors.mail.payload import EmailJobPayload
 from actors.mail.rendering import Rendered
 from actors.mail.smtp import SmtpServer
 from service.settings import get_settings
+from tests.servers import free_port
 
 JOB_ID = "0192f0c1-2345-7000-8000-000000000001"
 CERTIFICATE = Path(__file__).with_name("localhost.pem")
@@ -105,12 +105,6 @@ class ScriptedServer(socketserver.ThreadingTCPServer):
 
     def at(self, **options: Any) -> SmtpServer:
         return SmtpServer("127.0.0.1", self.server_address[1], **{"timeout_seconds": 2.0, **options})
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture

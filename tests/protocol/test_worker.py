@@ -30,8 +30,14 @@ def find(broker: RedisBroker, message: Message[Any]) -> Snapshot:
     return Snapshot.from_event(record)
 
 
+def has_ended(broker: RedisBroker, message: Message[Any]) -> bool:
+    """Whether it has come to its end; a later step of a pipeline is not even sent at first."""
+    record = broker.find_record(message.message_id)
+    return record is not None and is_final(Snapshot.from_event(record).state)
+
+
 def end_of(broker: RedisBroker, message: Message[Any], timeout_seconds: float = 20) -> Snapshot:
-    eventually(lambda: is_final(find(broker, message).state), timeout_seconds)
+    eventually(lambda: has_ended(broker, message), timeout_seconds)
     return find(broker, message)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from service.errors import SettingsError
 from service.observe.probe import Probe, check_host
+from tests.servers import free_port
 
 
 @pytest.fixture
@@ -26,12 +27,6 @@ def serve() -> Iterator:
     yield start
     for probe in probes:
         probe.stop()
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def get(probe, path):
