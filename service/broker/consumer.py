@@ -88,7 +88,7 @@ class QueueConsumer(Consumer):
 
     def _fetch(self) -> None:
         self._seen = self._broker.wakeups.count(self._queue)
-        wanted = self._broker.slots.take(self._queue)
+        wanted = self._broker.take(self._queue)
         if wanted <= 0:
             # Whoever finishes a job of this queue calls.
             self._poll_at = time.monotonic() + self._timeout_seconds

@@ -1,9 +1,11 @@
 """A message in a worker's hands, with what it needs to be settled."""
 
+from threading import Lock, get_ident
 from typing import Any, NamedTuple, cast
 
 from dramatiq.broker import MessageProxy
 from dramatiq.message import Message
+from dramatiq.middleware import threading as threads
 
 from service.broker.messages import copy_message
 from service.broker.outcome import Failure, Outcome
@@ -34,8 +36,6 @@ class Delivery(MessageProxy):
     outcome: Outcome | None = None
     #: Whether this process has its actor.
     is_known: bool = True
-    #: The thread that runs it, so that it can be interrupted.
-    thread_id: int | None = None
     #: Whether its worker stops before it can end: then it goes back, however this run ends, unless it has succeeded.
     handed_back: bool = False
     #: The dead letter that it becomes if it dies; empty for the bytes that are stored.
@@ -45,6 +45,8 @@ class Delivery(MessageProxy):
     def __init__(self, message: Message[Any], lease: Lease) -> None:
         cast("Any", super()).__init__(message)
         self.lease = lease
+        self._thread_id: int | None = None
+        self._guard = Lock()
         # Looked up many times for each job, and slow through the proxy.
         self.message_id = message.message_id
         self.actor_name = message.actor_name
@@ -52,6 +54,27 @@ class Delivery(MessageProxy):
         self.options = message.options
         self.args = message.args
         self.kwargs = message.kwargs
+
+    def begin(self) -> None:
+        """Note that this thread runs it from now on."""
+        self._thread_id = get_ident()
+
+    def end(self) -> None:
+        """Note that it has ended: it is not interrupted any more."""
+        with self._guard:
+            self._thread_id = None
+
+    def interrupt(self, exception: type[BaseException], *, hand_back: bool = False) -> bool:
+        """Raise an exception in the thread that runs it. Returns False where none does.
+
+        It can't end meanwhile: else the next job of that thread would be hit.
+        """
+        with self._guard:
+            if self._thread_id is None:
+                return False
+            self.handed_back |= hand_back
+            cast("Any", threads).raise_thread_exception(self._thread_id, exception)
+            return True
 
     @property
     def attempt(self) -> int:

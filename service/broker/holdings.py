@@ -1,6 +1,5 @@
 """What this process holds: the leases of one queue, with the deliveries that they belong to. Thread-safe."""
 
-from collections.abc import Callable
 from threading import Lock
 
 from service.broker.delivery import Delivery, Lease
@@ -11,6 +10,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
+        # Changed by one operation at a time, and for every job: without the lock.
         self._running: dict[str, Delivery] = {}
         self._lock = Lock()
 
@@ -21,13 +21,13 @@ class Holdings:
 
     def started(self, delivery: Delivery) -> None:
         """A job of these has started: it can be interrupted from now on."""
-        with self._lock:
-            self._running[delivery.lease.entry] = delivery
+        delivery.begin()
+        self._running[delivery.lease.entry] = delivery
 
     def finished(self, delivery: Delivery) -> None:
         """A job of these has ended, and only waits for its settlement."""
-        with self._lock:
-            self._running.pop(delivery.lease.entry, None)
+        delivery.end()
+        self._running.pop(delivery.lease.entry, None)
 
     def remove(self, leases: list[Lease]) -> None:
         """Leases that were settled or given back."""
@@ -41,21 +41,13 @@ class Holdings:
         with self._lock:
             return list(self._leases.values())
 
-    def interrupt_all(self, interrupt: Callable[[Delivery], None]) -> list[Delivery]:
-        """Interrupt every job that runs, and return them."""
-        with self._lock:
-            running = list(self._running.values())
-            for delivery in running:
-                interrupt(delivery)
-            return running
+    def running(self) -> list[Delivery]:
+        """The jobs that run now."""
+        return list(self._running.values())
 
-    def lose(self, entries: list[str], interrupt: Callable[[Delivery], None]) -> None:
-        """Drop leases that are held elsewhere now, and interrupt their jobs.
-
-        A job can't end while its thread is being interrupted: else the next job of that thread would be hit.
-        """
+    def lose(self, entries: list[str]) -> list[Delivery]:
+        """Drop leases that are held elsewhere now. Returns those of their jobs that run here still."""
         with self._lock:
             for entry in entries:
                 self._leases.pop(entry, None)
-                if running := self._running.get(entry):
-                    interrupt(running)
+        return [running for entry in entries if (running := self._running.get(entry))]

@@ -345,11 +345,16 @@ class RedisBroker(Broker):
         """Call another worker for what this one was called for, and has no slot to run. Raises redis.RedisError."""
         self.wire.fetch(queue, 0, lease_ms=0, wakeable_ms=0)
 
+    def take(self, queue: str) -> int:
+        """Reserve slots for messages to be fetched, and return their number: 0 where there are none now."""
+        slots = self.slots.take(queue)
+        self._call(self.slots.count_ended())
+        return slots
+
     def finish(self, delivery: Delivery) -> None:
         """Take a delivery's outcome; it is settled soon. Never raises for an outage."""
         queue = delivery.lease.queue
-        for waiting in self.slots.finished(queue):
-            self.wakeups.wake(waiting)
+        self._call(self.slots.finished(queue))
         try:
             settlement = settlement_of(delivery)
         except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
@@ -368,8 +373,11 @@ class RedisBroker(Broker):
 
     def give_back(self, queue: str, slots: int) -> None:
         """Free slots of a queue that nothing has come for."""
-        for waiting in self.slots.give_back(queue, slots):
-            self.wakeups.wake(waiting)
+        self._call([*self.slots.give_back(queue, slots), *self.slots.count_ended()])
+
+    def _call(self, queues: list[str]) -> None:
+        for queue in queues:
+            self.wakeups.wake(queue)
 
     def release_unreceived(self, queue: str) -> None:
         """Give back what fetches have leased whose replies never came. Raises redis.RedisError.

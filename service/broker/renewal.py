@@ -7,12 +7,10 @@ elsewhere by now. It can settle nothing any more, and is interrupted so that its
 import logging
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
-from typing import Any, cast
 
 import redis
-from dramatiq.middleware import threading as interrupts
 
-from service.broker.delivery import Delivery, Lease
+from service.broker.delivery import Lease
 from service.broker.holdings import Holdings
 from service.broker.lost import LeaseLost
 
@@ -58,7 +56,9 @@ class Renewal:
                 logger.warning("Leases can't be renewed now: %s", error, extra={"queue": queue})
                 answered = False
                 continue
-            holdings.lose(lost, _interrupt)
+            for delivery in holdings.lose(lost):
+                if delivery.interrupt(LeaseLost):
+                    logger.warning("The lease was lost: the job is interrupted", extra={"job_id": delivery.message_id})
         return answered
 
     def _run(self, stop: Event) -> None:
@@ -71,9 +71,3 @@ class Renewal:
                 logger.exception("Renewing the leases has failed")
                 answered = False
             wait_seconds = self._interval_seconds if answered else min(self._interval_seconds, AGAIN_SECONDS)
-
-
-def _interrupt(delivery: Delivery) -> None:
-    logger.warning("The lease was lost: the job is interrupted", extra={"job_id": delivery.message_id})
-    if delivery.thread_id is not None:
-        cast("Any", interrupts).raise_thread_exception(delivery.thread_id, LeaseLost)

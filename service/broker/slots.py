@@ -1,7 +1,7 @@
 """How many messages a worker process may hold, by queue: the concurrency of the table, and 20 ms of work ahead."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from math import inf
 from threading import Lock
@@ -41,6 +41,8 @@ class Slots:
     A consumer that gets none is told by `finished` or `give_back` when to ask again: so it asks for many at a time
     while jobs are short, and at once when they are long. What is fetched must find a thread at once: one that runs a
     long job of another queue is none, whereas short jobs free one all the time.
+
+    A thread that has ended a job never waits for the lock: it leaves word, and whoever has the lock counts it.
     """
 
     def __init__(self, threads: int = 8) -> None:
@@ -50,6 +52,8 @@ class Slots:
         #: The consumers that wait, in the order in which they came: each with what its queue may hold at most when it
         #: is called, or inf where it waits for a thread that may be any queue's.
         self._waiting: dict[str, float] = {}
+        #: The queues of jobs that have ended and are not counted yet.
+        self._ended: deque[str] = deque()
         self._lock = Lock()
 
     @property
@@ -58,7 +62,7 @@ class Slots:
         return not any(self._held.values())
 
     def take(self, queue: str) -> int:
-        """Reserve as many slots as this queue may fill now, and return their number."""
+        """Reserve as many slots as this queue may fill now, and return their number. `count_ended` must follow."""
         policy = policy_of(queue)
         with self._lock:
             held = self._held[queue]
@@ -83,11 +87,25 @@ class Slots:
 
     def finished(self, queue: str) -> list[str]:
         """Free the slot of a job that has ended. Returns the queues whose consumers are to ask again."""
-        with self._lock:
-            self._held[queue] -= 1
-            if queue in self._pace:
-                self._pace[queue].finished += 1
-            return self._called()
+        self._ended.append(queue)
+        return self.count_ended()
+
+    def count_ended(self) -> list[str]:
+        """Count jobs that have ended while the lock was held. Returns the queues whose consumers are to ask again."""
+        called: list[str] = []
+        while self._ended and self._lock.acquire(blocking=False):
+            try:
+                while self._ended:
+                    called += self._count(self._ended.popleft())
+            finally:
+                self._lock.release()
+        return called
+
+    def _count(self, ended: str) -> list[str]:
+        self._held[ended] -= 1
+        if ended in self._pace:
+            self._pace[ended].finished += 1
+        return self._called()
 
     def _called(self) -> list[str]:
         # The first in the line: if it leaves the slot, the next is called when it gives that back.

@@ -1,44 +1,73 @@
-"""The queue between a worker's consumers and its threads, filled with a whole fetch at a time.
+"""The queue between a worker's consumers and its threads, in the place of Dramatiq's.
 
 Dramatiq's consumer thread puts one message at a time, with a lock, a wake-up and a look at its delayed messages for
-each: for short jobs that costs more than the job. What is put here has the same form, so its threads see no difference.
+each: for short jobs that costs more than the job. And its queue has one lock for all. A thread that loses the
+interpreter while it holds that lock makes the others wait for it, and from then on each hands the lock to the next
+through the kernel: with short jobs that doubles what a job costs. Here no lock is taken while there is work.
 """
 
+import time
+from collections import defaultdict
 from collections.abc import Iterable
-from heapq import heappush
-from time import monotonic_ns
+from queue import Empty, SimpleQueue
+from threading import get_ident
 from typing import Any, cast
 
-from dramatiq import common, worker
+from dramatiq import worker
 
 from service.broker.delivery import Delivery
 
 #: Not public. The version is pinned, and a test compares the two ways.
 _Item = cast("Any", worker)._WorkQueueItem
 
+JOIN_LOOK_SECONDS = 0.01
+
 
 class WorkQueue:
-    """Dramatiq's `work_queue` of one worker. Thread-safe."""
+    """Has the methods of `queue.Queue` that Dramatiq's worker uses. First in, first out. Thread-safe."""
 
-    def __init__(self, queue: Any) -> None:
-        self._queue = queue
+    def __init__(self) -> None:
+        self._items: SimpleQueue[Any] = SimpleQueue()
+        # By thread: each adds to a number of its own, so none needs a lock.
+        self._put: defaultdict[int, int] = defaultdict(int)
+        self._done: defaultdict[int, int] = defaultdict(int)
+        self.get = self._items.get
+        self.get_nowait = self._items.get_nowait
+
+    @property
+    def unfinished_tasks(self) -> int:
+        """How many were put in and have not ended."""
+        done = sum(list(self._done.values()))  # asked first: what is put meanwhile counts as unfinished
+        return sum(list(self._put.values())) - done
+
+    def put(self, item: Any) -> None:
+        """Hand over one of Dramatiq's items."""
+        self._put[get_ident()] += 1
+        self._items.put(item)
 
     def put_all(self, deliveries: Iterable[Delivery]) -> None:
         """Hand over messages of one fetch in their order, after those that wait already, of whichever queue.
 
         Redis has put the fetch in order. By priority here too, a busy queue's would keep another's waiting, leased.
         """
-        queued_at = monotonic_ns()
-        items = [_Item(0, delivery, queued_at + number) for number, delivery in enumerate(deliveries)]
-        with self._queue.mutex:
-            for item in items:
-                heappush(self._queue.queue, item)
-            self._queue.unfinished_tasks += len(items)
-            self._queue.not_empty.notify(len(items))
+        for delivery in deliveries:
+            self.put(_Item(0, delivery, 0))
+
+    def task_done(self) -> None:
+        """Count one as ended."""
+        self._done[get_ident()] += 1
+
+    def join(self) -> None:
+        """Wait until all that was put in has ended. For tests."""
+        while self.unfinished_tasks:
+            time.sleep(JOIN_LOOK_SECONDS)
 
     def take_all(self) -> list[Delivery]:
         """Take out what no thread has begun."""
-        deliveries: list[Delivery] = [item.message for item in cast("Any", common).iter_queue(self._queue)]
-        for _ in deliveries:
-            self._queue.task_done()
-        return deliveries
+        taken: list[Delivery] = []
+        while True:
+            try:
+                taken.append(self.get_nowait().message)
+            except Empty:
+                return taken
+            self.task_done()

@@ -8,14 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import redis
 from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, Shutdown
-from dramatiq.middleware import threading as interrupts
 
-from service.broker.delivery import Delivery
 from service.broker.server_check import problems_of
 from service.broker.work_queue import WorkQueue
 from service.queues import QUEUES
@@ -44,7 +42,7 @@ class WorkerLife(Middleware):
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
         _refuse_unknown_queues(worker.consumer_whitelist or ())
         self._check_server()
-        self.work_queue = WorkQueue(worker.work_queue)
+        worker.work_queue = self.work_queue = WorkQueue()  # before its threads take it
         self._broker.draining = False
         self._broker.slots.threads = worker.worker_threads
         self._broker.start()
@@ -61,7 +59,6 @@ class WorkerLife(Middleware):
             _end("CALLBOARD_REDIS_CHECK=refuse: the worker does not start on this server")
 
     def before_process_message(self, broker: Broker, message: Any) -> None:
-        message.thread_id = threading.get_ident()
         self._broker.holdings[message.lease.queue].started(message)
 
     def after_process_message(
@@ -94,18 +91,15 @@ class WorkerLife(Middleware):
         nothing any more.
         """
         holdings = list(self._broker.holdings.values())
-        running = [delivery for each in holdings for delivery in each.interrupt_all(_hand_back_and_interrupt)]
+        running = [delivery for each in holdings for delivery in each.running()]
+        running = [delivery for delivery in running if delivery.interrupt(Shutdown, hand_back=True)]
+        for delivery in running:
+            logger.warning("The grace period is over: the job is interrupted", extra={"job_id": delivery.message_id})
         deadline = time.monotonic() + INTERRUPTION_SECONDS
         while running and any(each.all() for each in holdings) and time.monotonic() < deadline:
             time.sleep(0.01)
         held = {lease for each in holdings for lease in each.all()}
         self._broker.release([delivery for delivery in running if delivery.lease in held])
-
-
-def _hand_back_and_interrupt(delivery: Delivery) -> None:
-    logger.warning("The grace period is over: the job is interrupted", extra={"job_id": delivery.message_id})
-    delivery.handed_back = True
-    cast("Any", interrupts).raise_thread_exception(delivery.thread_id, Shutdown)
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:

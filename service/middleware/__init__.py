@@ -8,7 +8,6 @@ from dramatiq.middleware import (
     AgeLimit,
     Middleware,
     ShutdownNotifications,
-    TimeLimit,
 )
 
 from service.middleware.context import CurrentJob
@@ -19,6 +18,7 @@ from service.middleware.outcomes import Outcomes
 from service.middleware.probe import WorkerProbe
 from service.middleware.quarantine import Quarantine
 from service.middleware.retries import Retries
+from service.middleware.time_limit import TimeLimit
 
 
 def chain() -> list[Middleware]:
