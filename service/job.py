@@ -11,7 +11,7 @@ A job's payload is its function's keyword parameters, or one parameter annotated
 when the job is sent, in the sender's process, and a type checker checks the call.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -22,11 +22,11 @@ from dramatiq.message import Message
 from service.broker import broker
 from service.errors import DeclarationError, Permanent
 from service.middleware.context import JobContext, current_job_or_none
-from service.payload import PayloadContract
+from service.payload import PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
-__all__ = ["Backoff", "Job", "JobContext", "Permanent", "current_job", "get_settings", "job"]
+__all__ = ["Backoff", "Job", "JobContext", "Permanent", "Personal", "current_job", "get_settings", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,6 +37,8 @@ class Job(Actor[P, R]):
 
     def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
         self.contract = PayloadContract.of(fn, declaration["actor_name"])
+        #: Where the payload has had earlier versions.
+        self.versions: PayloadVersions | None = declaration.get("options", {}).get("payload_versions")
         super().__init__(fn, **declaration)
 
     def message_with_options(
@@ -50,6 +52,8 @@ class Job(Actor[P, R]):
         return self._message(self.contract.parse(document), {})
 
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
+        if self.versions:
+            options = {**options, "payload_version": self.versions.current}
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -58,7 +62,11 @@ class Job(Actor[P, R]):
         if context is None or context.actor != self.actor_name or not context.awaits_call:
             return super().__call__(*args, **kwargs)
         context.awaits_call = False
-        loaded_args, loaded_kwargs = self.contract.load(args, kwargs)
+        if self.versions:
+            document = self.versions.upgrade(self.contract.document_of(args, kwargs), context.payload_version)
+            loaded_args, loaded_kwargs = self.contract.load((), document)
+        else:
+            loaded_args, loaded_kwargs = self.contract.load(args, kwargs)
         return cast("Any", super()).__call__(*loaded_args, **loaded_kwargs)
 
 
@@ -81,6 +89,9 @@ def job(
     priority: int = 5,
     max_deliveries: int = 3,
     settle_at_once: bool = False,
+    version: int = 1,
+    upgrades: Mapping[int, Upgrade] | None = None,
+    max_payload_bytes: int | None = None,
 ) -> _Declare:
     """Declare an actor.
 
@@ -94,6 +105,9 @@ def job(
         a process of its own from the first start on, and never twice.
     settle_at_once: whether an outcome goes to Redis by itself, before the thread takes its next job. A crash then
         repeats no job of this actor that has ended, and each pays for a round trip.
+    version: of the payload, raised with each change that is more than a new field with a default.
+    upgrades: by version, what makes the next version's payload of one: a function from JSON to JSON.
+    max_payload_bytes: the largest payload, as JSON, in place of CALLBOARD_MAX_PAYLOAD_BYTES.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -107,6 +121,10 @@ def job(
         raise DeclarationError(f"{name}: priority={priority} is outside of 0 (first) to 9 (last)")
     if max_deliveries < 1:
         raise DeclarationError(f"{name}: max_deliveries={max_deliveries} is less than 1, the first start")
+    if version != 1 or upgrades:
+        options["payload_versions"] = PayloadVersions(name, version, upgrades or {})
+    if max_payload_bytes is not None:
+        options["max_payload_bytes"] = max_payload_bytes
     if max_attempts is not None:
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")

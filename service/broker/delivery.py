@@ -55,6 +55,12 @@ class Delivery(MessageProxy):
         self.args = message.args
         self.kwargs = message.kwargs
 
+    def __str__(self) -> str:
+        # Dramatiq writes it to its logs; a payload may be personal.
+        return f"{self.actor_name} {self.message_id}"
+
+    __repr__ = __str__
+
     def begin(self) -> None:
         """Note that this thread runs it from now on."""
         self._thread_id = get_ident()

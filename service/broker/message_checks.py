@@ -59,6 +59,11 @@ def format_of(fields: dict[str, Any]) -> int:
     return given
 
 
+def payload_version_of(options: dict[str, Any]) -> int:
+    """Return the version that a message's payload has: 1 where it says nothing."""
+    return options.get("payload_version") or 1
+
+
 def check_place(message: Message[Any], queue: str, entry: str) -> None:
     """Raise UnreadableMessage where a message is not the one that the entry of a queue should hold."""
     if message.queue_name != queue:
@@ -89,6 +94,9 @@ def _check_options(options: dict[str, Any], where: str) -> None:
         if name in _NUMBERS:
             if not _is_number(value, _NUMBERS[name]) and (name, value) != ("time_limit", float("inf")):
                 raise UnreadableMessage(f"{where}{name} must be a number{_bound(name)}")
+        elif name == "payload_version":
+            if type(value) is not int or value < 1:
+                raise UnreadableMessage(f"{where}payload_version must be a whole number, 1 or more")
         elif name in _TEXTS:
             if not isinstance(value, str):
                 raise UnreadableMessage(f"{where}{name} must be the name of an actor")

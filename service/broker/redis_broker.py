@@ -42,6 +42,7 @@ from service.broker.wakeups import Wakeups
 from service.broker.wire import Row, Wire
 from service.broker.worker_life import WorkerLife
 from service.errors import BrokerUnavailable, DeclarationError, PayloadError
+from service.payload import check_is_json, check_size
 from service.queues import QUEUES, policy_of
 from service.settings import Settings, mask
 
@@ -127,6 +128,10 @@ class RedisBroker(Broker):
     @cached_property
     def max_message_bytes(self) -> int:
         return self._settings().max_message_bytes
+
+    @cached_property
+    def max_payload_bytes(self) -> int:
+        return self._settings().max_payload_bytes
 
     @cached_property
     def intake(self) -> Intake:
@@ -269,15 +274,23 @@ class RedisBroker(Broker):
             )
         if not message.actor_name.isprintable():
             raise ValueError(f"actor_name={message.actor_name!r} can't be sent: it must be printable text")
-        data = encode_message(message)
+        try:
+            data = encode_message(message)
+        except (TypeError, ValueError) as error:
+            check_is_json(message.actor_name, message.args, message.kwargs)
+            raise error  # it is none of the arguments
         if len(data) > self.max_message_bytes:
             problem = f"makes a message of {len(data)} bytes; the limit is {self.max_message_bytes}"
             raise PayloadError(message.actor_name, [("", f"{problem} (CALLBOARD_MAX_MESSAGE_BYTES)")])
         actor = self._known_actor(message.actor_name)
         priority, most = DEFAULT_PRIORITY, DEFAULT_MAX_DELIVERIES
+        most_bytes = self.max_payload_bytes
         if actor:
             priority = actor.priority
             most = actor.options.get("max_deliveries", most)
+            most_bytes = actor.options.get("max_payload_bytes", most_bytes)
+        if len(data) > most_bytes and not self._insists.now:  # what follows a job carries what is stored already
+            check_size(message.actor_name, message.args, message.kwargs, most_bytes)
         attempt = 1
         if options := message.options:
             priority = int(options.get("priority", priority))

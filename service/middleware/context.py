@@ -9,6 +9,7 @@ from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery, Lease
+from service.broker.message_checks import payload_version_of
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class JobContext:
     suspect: bytes | None = None
     #: Whether its death would be the job's last.
     is_last_delivery: bool = False
+    #: The version that the message's payload has.
+    payload_version: int = 1
     time_limit_ms: float = 0
     lease: Lease | None = None
 
@@ -53,6 +56,8 @@ class CurrentJob(Middleware):
         assert isinstance(broker, RedisBroker)
         actor = broker.get_actor(message.actor_name)
         context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt)
+        if message.options:
+            context.payload_version = payload_version_of(message.options)
         if message.lease.is_suspect:
             context.suspect = message.encode()
             context.lease = message.lease

@@ -16,6 +16,7 @@ from dramatiq.errors import ActorNotFound
 from dramatiq.middleware import AsyncIO
 
 from service.broker import broker
+from service.broker.message_checks import payload_version_of
 from service.broker.messages import decode_message
 from service.broker.outcome import Failure, readable
 from service.middleware.context import JobContext, set_current_job
@@ -108,7 +109,9 @@ def _prepared(request: bytes) -> Callable[[], bytes]:
         return lambda: _packed_error(failed, throws)
 
     def run() -> bytes:
-        set_current_job(JobContext(message.message_id, actor.actor_name, message.queue_name, attempt))
+        context = JobContext(message.message_id, actor.actor_name, message.queue_name, attempt)
+        context.payload_version = payload_version_of(message.options)
+        set_current_job(context)
         try:
             return _packed_result(actor(*message.args, **message.kwargs))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
