@@ -56,6 +56,8 @@ class Intake:
         message.options.pop("eta", None)  # Redis has waited for it
         actor = self._find_actor(message.actor_name)
         delivery = Delivery(message, lease)
+        if actor is not None and actor.actor_name != message.actor_name:
+            delivery.actor_name = actor.actor_name  # the message has an alias, such as the actor's old name
         if actor is None:
             if self._is_left_to_others(lease, message.actor_name, fields, f"No actor {message.actor_name!r} here"):
                 return None
