@@ -1,7 +1,7 @@
 """The job that the running code belongs to, for actors and for logs."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dramatiq.broker import Broker, MessageProxy
@@ -9,6 +9,7 @@ from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery, Lease
+from service.broker.outgoing import FollowUps
 
 
 @dataclass(slots=True)
@@ -27,6 +28,7 @@ class JobContext:
     is_last_delivery: bool = False
     time_limit_ms: float = 0
     lease: Lease | None = None
+    follow_ups: FollowUps = field(default_factory=FollowUps)
 
 
 #: Dramatiq's own.
