@@ -8,6 +8,7 @@
     ├── UnknownJobType           no actor answers to this type
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
+    ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
     └── JobError                 what an actor raises to say how its failure is to be treated
@@ -99,6 +100,13 @@ class BrokerUnavailable(CallboardError):
     def __init__(self, message: str, *, may_be_stored: bool) -> None:
         self.may_be_stored = may_be_stored
         super().__init__(message)
+
+
+class TooManyFollowUps(CallboardError):
+    """A job sends more than can be kept until it succeeds."""
+
+    code = "too-many-follow-ups"
+    status = 422
 
 
 class HistoryUnavailable(CallboardError):

@@ -20,13 +20,24 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
+from service.broker.outgoing import collect, send_at_once
 from service.errors import DeclarationError, Permanent
 from service.middleware.context import JobContext, current_job_or_none
 from service.payload import PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
-__all__ = ["Backoff", "Job", "JobContext", "Permanent", "Personal", "current_job", "get_settings", "job"]
+__all__ = [
+    "Backoff",
+    "Job",
+    "JobContext",
+    "Permanent",
+    "Personal",
+    "current_job",
+    "get_settings",
+    "job",
+    "send_at_once",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +78,8 @@ class Job(Actor[P, R]):
             loaded_args, loaded_kwargs = self.contract.load((), document)
         else:
             loaded_args, loaded_kwargs = self.contract.load(args, kwargs)
-        return cast("Any", super()).__call__(*loaded_args, **loaded_kwargs)
+        with collect(context.follow_ups):
+            return cast("Any", super()).__call__(*loaded_args, **loaded_kwargs)
 
 
 class _Declare(Protocol):

@@ -9,6 +9,7 @@ from dramatiq.middleware import threading as threads
 
 from service.broker.messages import copy_message
 from service.broker.outcome import Failure, Outcome
+from service.broker.outgoing import FollowUps
 
 
 class Lease(NamedTuple):
@@ -30,6 +31,10 @@ class Lease(NamedTuple):
         return self.lapses > 0 or self.max_deliveries == 1
 
 
+#: Of nearly all jobs.
+NO_FOLLOW_UPS = FollowUps()
+
+
 class Delivery(MessageProxy):
     """A message in a worker's hands. `outcome` is set by the chain before the worker settles it."""
 
@@ -47,6 +52,7 @@ class Delivery(MessageProxy):
         self.lease = lease
         self._thread_id: int | None = None
         self._guard = Lock()
+        self.follow_ups = NO_FOLLOW_UPS
         # Looked up many times for each job, and slow through the proxy.
         self.message_id = message.message_id
         self.actor_name = message.actor_name

@@ -64,6 +64,11 @@ class Keys:
         return self._key("events")
 
     @property
+    def outgoing(self) -> str:
+        """List: what jobs of this queue have sent and what is not in its own queue yet."""
+        return self._key("outgoing")
+
+    @property
     def counter(self) -> str:
         """Number: counts sends and deliveries. Orders sends, and fences deliveries."""
         return self._key("counter")

@@ -33,7 +33,9 @@ from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.messages import encode_message
 from service.broker.outcome import Failure
+from service.broker.outgoing import FollowUp, collecting
 from service.broker.producer import Producer
+from service.broker.relay import ONCE_WITHIN_SECONDS, Relay
 from service.broker.renewal import Renewal
 from service.broker.settlement import Settlement, dead, released, settlement_of, unreceived
 from service.broker.settler import BATCH, Settler
@@ -60,7 +62,7 @@ INSIST_SECONDS = 0.5
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
-OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "renewal")
+OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "renewal")
 _all: "WeakSet[RedisBroker]" = WeakSet()
 
 
@@ -150,6 +152,13 @@ class RedisBroker(Broker):
         return Settler(self.settle, is_idle=lambda: self.slots.is_idle, give_up=self._forget)
 
     @cached_property
+    def relay(self) -> Relay:
+        return Relay(self.wire.outgoing, self._store, self.wire.remove_outgoing)
+
+    def _store(self, nonce: str, follow_up: FollowUp) -> None:
+        self.wire.store(nonce, follow_up, ONCE_WITHIN_SECONDS)
+
+    @cached_property
     def renewal(self) -> Renewal:
         return Renewal(self.holdings, self.renew, min(map(self._lease_seconds, QUEUES)) / 3)
 
@@ -194,9 +203,16 @@ class RedisBroker(Broker):
     # Sending
 
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
-        """Send a message, `delay` in milliseconds. Raises BrokerUnavailable."""
+        """Send a message, `delay` in milliseconds. Raises BrokerUnavailable.
+
+        What a typed actor sends goes out when its job has succeeded, in the same step.
+        """
         self.emit_before("enqueue", message, delay)
-        self.send(message, delay_ms=delay)
+        if (follow_ups := collecting()) is None:
+            self.send(message, delay_ms=delay)
+        else:
+            policy_of(message.queue_name)
+            follow_ups.add(FollowUp(message.queue_name, message.message_id, self.row(message, delay).packed()))
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -243,7 +259,9 @@ class RedisBroker(Broker):
 
     @contextmanager
     def insisting(self) -> Generator[None]:
-        """Within it, this thread's sends wait for as long as Redis is out of reach, and are stored once."""
+        """For what follows a job: within it, this thread's sends wait for as long as Redis is out of reach, and may
+        carry all that is stored of the job.
+        """
         self._insists.now = True
         try:
             yield
@@ -289,7 +307,7 @@ class RedisBroker(Broker):
             priority = actor.priority
             most = actor.options.get("max_deliveries", most)
             most_bytes = actor.options.get("max_payload_bytes", most_bytes)
-        if len(data) > most_bytes and not self._insists.now:  # what follows a job carries what is stored already
+        if len(data) > most_bytes and not self._insists.now:
             check_size(message.actor_name, message.args, message.kwargs, most_bytes)
         attempt = 1
         if options := message.options:
@@ -315,7 +333,7 @@ class RedisBroker(Broker):
         with self._working_lock:
             if not self._working:
                 self._working = True
-                for part in (self.wakeups, self.settler, self.renewal):
+                for part in (self.wakeups, self.settler, self.relay, self.renewal):
                     part.start()
 
     def stop(self) -> None:
@@ -324,6 +342,7 @@ class RedisBroker(Broker):
             if self._working:
                 self._working = False
                 self.settler.close(CLOSE_SECONDS)
+                self.relay.close(CLOSE_SECONDS)
                 self.renewal.stop()
                 self.wakeups.stop()
 
@@ -345,6 +364,8 @@ class RedisBroker(Broker):
         if not wakeable_ms:
             poll_seconds = min(poll_seconds, UNSUBSCRIBED_POLL_SECONDS)
         fetched = self.wire.fetch(queue, count, lease_ms=int(lease_seconds * 1000), wakeable_ms=wakeable_ms)
+        if fetched.has_outgoing:
+            self.relay.call(queue)
         if fetched.soonest_ms is not None:
             poll_seconds = min(poll_seconds, fetched.soonest_ms / 1000)
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
@@ -423,6 +444,8 @@ class RedisBroker(Broker):
                 self._maybe_settled.update(leases)
             raise
         self.holdings[queue].remove(leases)
+        if any(settlement.follow_ups for settlement in batch):
+            self.relay.call(queue)
         repeated = {lease.entry for lease in leases if lease in self._maybe_settled}
         self._maybe_settled.difference_update(leases)
         for entry in refused:

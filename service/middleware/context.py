@@ -1,7 +1,7 @@
 """The job that the running code belongs to, for actors and for logs."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dramatiq.broker import Broker, MessageProxy
@@ -10,6 +10,7 @@ from dramatiq.middleware import Middleware
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery, Lease
 from service.broker.message_checks import payload_version_of
+from service.broker.outgoing import FollowUps
 
 
 @dataclass(slots=True)
@@ -30,6 +31,7 @@ class JobContext:
     payload_version: int = 1
     time_limit_ms: float = 0
     lease: Lease | None = None
+    follow_ups: FollowUps = field(default_factory=FollowUps)
 
 
 #: Dramatiq's own.

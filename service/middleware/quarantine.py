@@ -68,9 +68,11 @@ def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: Jo
 
     limit_to(context.time_limit_ms + START_MS)
     answer = run_alone(request, on_ready, fresh=context.is_last_delivery)
-    succeeded, value, failure = pickle.loads(answer)  # noqa: S301 - our own child's
+    succeeded, value, more = pickle.loads(answer)  # noqa: S301 - our own child's
     if succeeded:
+        context.follow_ups.all.extend(more)
         return value
+    failure = more
     if isinstance(value, bool):
         raise RemoteError(failure, is_final=value)
     with suppress(Exception):  # it may have no place for it

@@ -19,6 +19,7 @@ from service.broker import broker
 from service.broker.message_checks import payload_version_of
 from service.broker.messages import decode_message
 from service.broker.outcome import Failure, readable
+from service.broker.outgoing import FollowUp
 from service.middleware.context import JobContext, set_current_job
 from service.middleware.quarantine_process import GO, LENGTH_BYTES, READY, UP
 from service.middleware.retry_policy import NEVER_RETRIED
@@ -113,7 +114,7 @@ def _prepared(request: bytes) -> Callable[[], bytes]:
         context.payload_version = payload_version_of(message.options)
         set_current_job(context)
         try:
-            return _packed_result(actor(*message.args, **message.kwargs))
+            return _packed_result(actor(*message.args, **message.kwargs), context.follow_ups.all)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
             return _packed_error(error, throws)
         finally:
@@ -132,8 +133,8 @@ def _actor(name: str, module: str) -> Any:
         return broker.get_actor(name)
 
 
-def _packed_result(result: object) -> bytes:
-    return _packed((True, result, None)) or pickle.dumps((True, readable(result), None))
+def _packed_result(result: object, follow_ups: list[FollowUp]) -> bytes:
+    return _packed((True, result, follow_ups)) or pickle.dumps((True, readable(result), follow_ups))
 
 
 def _packed_error(error: BaseException, throws: tuple[type[BaseException], ...]) -> bytes:

@@ -12,13 +12,11 @@ MAX_DEPTH = 32
 
 def check_size(actor_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], limit_bytes: int) -> None:
     """Raise PayloadError, with the biggest part's name, where arguments have more bytes of JSON than they may."""
-    sizes = {name: _bytes_of(value) for name, value in _arguments(args, kwargs)}
-    # Each with its name and what stands around both.
-    total = sum(len(name) + size + 4 for name, size in sizes.items())
+    total = _bytes_of(args) + _bytes_of(kwargs)
     if total > limit_bytes:
-        biggest = max(sizes, key=lambda name: sizes[name])
+        size, biggest = max((_bytes_of(value), name) for name, value in _arguments(args, kwargs))
         problem = (
-            f"has {sizes[biggest]} of the payload's {total} bytes; the limit is {limit_bytes} "
+            f"has {size} of the payload's {total} bytes; the limit is {limit_bytes} "
             "(CALLBOARD_MAX_PAYLOAD_BYTES): store the object, and send its name or URL"
         )
         raise PayloadError(actor_name, [(biggest, problem)])

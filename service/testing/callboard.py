@@ -96,7 +96,7 @@ class Callboard:
     def inline(self) -> Iterator[None]:
         """Within it each send runs its job at once, delayed or not, and raises what the job raises; none is retried.
 
-        What a job sends runs when that job has ended well, and is recorded where it has not.
+        What a job sends runs when that job has ended well.
         """
         self._is_inline = True
         self._wire.take_new()
@@ -161,9 +161,12 @@ class Callboard:
     def _run(self, waiting: Waiting) -> Ended:
         self._is_running = True
         try:
-            return self._runner.run(waiting)
+            ended = self._runner.run(waiting)
         finally:
             self._is_running = False
+        for follow_up in ended.follow_ups:
+            self._wire.add_follow_up(follow_up)
+        return ended
 
     def _next(self, *, wait: bool) -> Waiting | None:
         waiting = self._wire.next_due()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from service.broker.outgoing import FollowUp
 from service.broker.wire import Row
 from service.testing.clock import Clock
 
@@ -64,6 +65,14 @@ class MemoryWire(NoRedis):
         """Let a message wait."""
         self.waiting.append(waiting)
         self._new.append(waiting)
+
+    def add_follow_up(self, follow_up: FollowUp) -> None:
+        """Take what a job has sent, now that it has succeeded."""
+        head, _, data = follow_up.row.partition(b"\n")
+        entry, priority, delay, attempt, most, actor = head.decode().split(" ", 5)
+        delay_ms = None if delay == "-" else int(delay)
+        row = Row(entry, actor, int(priority), delay_ms, int(attempt), int(most), data)
+        self.enqueue(follow_up.queue, [row], ("", 0))
 
     def take_new(self) -> list[Waiting]:
         """Return what has been sent since the last time."""

@@ -14,6 +14,7 @@ from service.broker import RedisBroker
 from service.broker.delivery import Delivery, Lease
 from service.broker.intake import Intake
 from service.broker.outcome import Failure
+from service.broker.outgoing import FollowUp
 from service.broker.settlement import Settlement, settlement_of
 from service.errors import CallboardError
 from service.middleware.event_loop import EventLoop
@@ -32,6 +33,7 @@ class Ended:
     error: BaseException | None
     again: bytes = b""
     delay_ms: int = 0
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 class Runner:
@@ -67,7 +69,7 @@ class Runner:
             delay, _, again = (settlement.data or b"").partition(b" ")
             return Ended(delivery, state, None, self._error, again, int(delay))
         result = json.loads(getattr(delivery.outcome, "result", "null")) if state == "succeeded" else None
-        return Ended(delivery, state, result, self._error)
+        return Ended(delivery, state, result, self._error, follow_ups=settlement.follow_ups)
 
     def stop(self) -> None:
         """End the event loop."""

@@ -162,3 +162,37 @@ def test_many_threads_together_stay_within_the_bounds(slow_table, threads):
     assert not any(held.values())
     assert slots.is_idle
     assert slots.take("email") == min(50, threads)
+
+
+def test_a_thread_that_ends_a_job_never_waits_and_whoever_has_the_lock_counts_it():
+    slots = Slots(threads=2)
+    assert slots.take("ai") == 2
+    assert slots.take("ai") == 0, "its consumer waits to be called"
+    with slots._lock:  # as while another thread is inside
+        assert slots.finished("ai") == []
+    assert slots.count_ended() == ["ai"]
+    assert slots.take("ai") == 1
+    assert slots.count_ended() == []
+
+
+@pytest.mark.parametrize("threads", [2, 16])
+def test_no_end_of_a_job_is_lost_among_many_threads(slow_table, threads):
+    slots = Slots(threads=50)
+    held = slots.take("email")
+    ended, called = threading.Barrier(threads), []
+
+    def end_some(count):
+        ended.wait()
+        for _ in range(count):
+            called.extend(slots.finished("email"))
+            slots.take("ai")
+            called.extend(slots.count_ended())
+
+    share = held // threads
+    workers = [threading.Thread(target=end_some, args=(share,)) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert slots._held["email"] == held - share * threads
+    assert not slots._ended

@@ -16,7 +16,7 @@ from dramatiq.middleware import Middleware
 from pydantic import BaseModel
 
 from service.errors import BrokerUnavailable, PayloadError
-from service.job import Backoff, Permanent, current_job, job
+from service.job import Backoff, Permanent, current_job, job, send_at_once
 from service.testing import Callboard
 
 
@@ -161,7 +161,7 @@ def test_inline_raises_what_the_job_raises_and_retries_nothing(callboard, broker
     callboard.refute_enqueued(fail)
 
 
-def test_inline_runs_what_a_job_sends_after_it_and_leaves_it_where_it_fails(callboard, broker, take, seen):
+def test_inline_runs_what_a_job_sends_after_it_and_not_where_it_fails(callboard, broker, take, seen):
     order: list[str] = []
 
     @job(name="orders.outer", queue="default")
@@ -177,8 +177,38 @@ def test_inline_runs_what_a_job_sends_after_it_and_leaves_it_where_it_fails(call
         assert (order, len(seen)) == (["0 seen"], 1)
         with pytest.raises(ValueError):
             outer.send(fails=True)
-        assert len(seen) == 1
-        callboard.assert_enqueued(take, order_id=ID)
+    assert len(seen) == 1
+    assert callboard.enqueued() == []
+
+
+def test_what_a_job_sends_at_once_is_sent_though_it_fails(callboard, broker, take, seen):
+    @dramatiq.actor(broker=broker, max_retries=0)
+    def plain() -> None:
+        take.send(order_id=UUID(int=1))
+        raise ValueError
+
+    @job(name="orders.typed", queue="default", max_attempts=1)
+    def typed() -> None:
+        with send_at_once():
+            take.send_with_options(kwargs={"order_id": UUID(int=2)}, delay=1000)
+        take.send(order_id=UUID(int=3))
+        raise ValueError
+
+    plain.send()
+    typed.send()
+    callboard.drain(wait=True)
+    assert [order_id.int for order_id, _ in seen] == [1, 2]
+
+
+def test_a_delay_of_what_a_job_sends_counts_from_its_success(callboard, broker, take):
+    @job(name="orders.later", queue="default")
+    def later() -> None:
+        take.send_with_options(kwargs={"order_id": ID}, delay=60_000)
+
+    later.send_with_options(delay=5_000)
+    callboard.clock.advance(7)
+    callboard.drain()
+    assert callboard.assert_enqueued(take).delay_seconds == 60
 
 
 def test_inline_runs_what_is_delayed_and_send_many_and_not_what_was_recorded_before(callboard, take, seen, broker):
