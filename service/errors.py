@@ -151,3 +151,12 @@ def list_problems(problems: list[tuple[str, str]]) -> str:
 def shorten(text: str) -> str:
     """Return a text that a caller chose, fit to be shown again."""
     return text if len(text) <= TEXT_LISTED else f"{text[:TEXT_LISTED]}…"
+
+
+def without_middle(text: str, most: int) -> str:
+    """Return a text of at most so many characters: of a longer one its beginning and its end."""
+    if len(text) <= most:
+        return text
+    note = f"\n({len(text)} characters, of which the middle is left out)\n"
+    half = (most - len(note)) // 2
+    return f"{text[:half]}{note}{text[-half:]}"

@@ -18,6 +18,7 @@ from dramatiq.middleware import Middleware, TimeLimit
 
 from service.broker.lost import LeaseLost
 from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
+from service.middleware.answers import unpack
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
 from service.middleware.quarantine_process import RemoteError, run_alone
@@ -68,7 +69,7 @@ def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: Jo
 
     limit_to(context.time_limit_ms + START_MS)
     answer = run_alone(request, on_ready, fresh=context.is_last_delivery)
-    succeeded, value, more = pickle.loads(answer)  # noqa: S301 - our own child's
+    succeeded, value, more = unpack(answer)
     if succeeded:
         context.follow_ups.all.extend(more)
         return value

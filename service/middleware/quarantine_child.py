@@ -18,11 +18,9 @@ from dramatiq.middleware import AsyncIO
 from service.broker import broker
 from service.broker.message_checks import payload_version_of
 from service.broker.messages import decode_message
-from service.broker.outcome import Failure, readable
-from service.broker.outgoing import FollowUp
+from service.middleware.answers import pack_error, pack_result
 from service.middleware.context import JobContext, set_current_job
 from service.middleware.quarantine_process import GO, LENGTH_BYTES, READY, UP
-from service.middleware.retry_policy import NEVER_RETRIED
 from service.observe.logs import configure_logs
 from service.settings import get_settings
 
@@ -107,16 +105,16 @@ def _prepared(request: bytes) -> Callable[[], bytes]:
         throws = cast("tuple[type[BaseException], ...]", named if isinstance(named, tuple) else (named,))
     except BaseException as error:  # noqa: BLE001 - an actor's module may do anything
         failed = error
-        return lambda: _packed_error(failed, throws)
+        return lambda: pack_error(failed, throws)
 
     def run() -> bytes:
         context = JobContext(message.message_id, actor.actor_name, message.queue_name, attempt)
         context.payload_version = payload_version_of(message.options)
         set_current_job(context)
         try:
-            return _packed_result(actor(*message.args, **message.kwargs), context.follow_ups.all)
+            return pack_result(actor(*message.args, **message.kwargs), context.follow_ups.all)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
-            return _packed_error(error, throws)
+            return pack_error(error, throws)
         finally:
             set_current_job(None)
 
@@ -131,28 +129,6 @@ def _actor(name: str, module: str) -> Any:
         # A function of a library, made an actor elsewhere: what the worker has imported has it.
         importlib.import_module(ENTRY)
         return broker.get_actor(name)
-
-
-def _packed_result(result: object, follow_ups: list[FollowUp]) -> bytes:
-    return _packed((True, result, follow_ups)) or pickle.dumps((True, readable(result), follow_ups))
-
-
-def _packed_error(error: BaseException, throws: tuple[type[BaseException], ...]) -> bytes:
-    failure = Failure.of(error)
-    # In place of an error that can't be packed: whether it is final.
-    return _packed((False, error, failure)) or pickle.dumps(
-        (False, isinstance(error, (*NEVER_RETRIED, *throws)), failure)
-    )
-
-
-def _packed(answer: tuple[bool, Any, Any]) -> bytes | None:
-    """Pack an answer, or return None: what can be packed may still not be unpacked."""
-    try:
-        encoded = pickle.dumps(answer)
-        pickle.loads(encoded)  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - foreign objects may do anything
-        return None
-    return encoded
 
 
 if __name__ == "__main__":
