@@ -62,7 +62,7 @@ def find_lost_type(given: Any, taken: Any, path: str = "", levels: int = MAX_DEP
 
     Plain JSON is read as the field's type says, as it is over HTTP: a date may be given as text.
     """
-    kind = type(given)
+    kind = cast("type[Any]", type(given))
     if kind in _JSON_LEAVES or levels == 0:
         return None
     if kind is dict and isinstance(taken, dict):
@@ -94,7 +94,7 @@ def find_difference(sent: Any, arrived: Any, path: str = "") -> type_of_problem 
         return None
     if (name := _type_name(cast("object", sent))) == _type_name(arrived):
         return path, f"this {name} does not survive JSON: it would arrive with another value"
-    return path, _would_arrive_as(arrived, sent)
+    return path, _would_arrive_as(arrived, cast("object", sent))
 
 
 def _first_difference(sent: dict[Any, Any], arrived: dict[Any, Any], path: str) -> type_of_problem | None:

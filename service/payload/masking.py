@@ -173,12 +173,13 @@ def _fields_of(hint: Any) -> dict[int | str, Any]:
         return {}
     if issubclass(hint, BaseModel):
         return _fields_of_model(hint)
-    if is_dataclass(hint):
-        hints = get_type_hints(hint, include_extras=True)
-        return {field.name: hints[field.name] for field in dataclass_fields(hint)}
-    if hasattr(hint, "__total__") or hasattr(hint, "_fields"):
-        hints = get_type_hints(hint, include_extras=True)
-        return {**hints, **(dict(enumerate(hints.values())) if hasattr(hint, "_fields") else {})}
+    kind = cast("Any", hint)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind, include_extras=True)
+        return {field.name: hints[field.name] for field in dataclass_fields(kind)}
+    if hasattr(kind, "__total__") or hasattr(kind, "_fields"):
+        hints = get_type_hints(kind, include_extras=True)
+        return {**hints, **(dict(enumerate(hints.values())) if hasattr(kind, "_fields") else {})}
     return {}
 
 

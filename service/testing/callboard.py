@@ -1,6 +1,6 @@
 """The face of the fixture `callboard`: what has been sent, and running it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature, unwrap
@@ -66,7 +66,7 @@ class Callboard:
 
     @classmethod
     @contextmanager
-    def on(cls, broker: RedisBroker) -> "Iterator[Callboard]":
+    def on(cls, broker: RedisBroker) -> "Generator[Callboard]":
         """Stand in for a broker's Redis, until the end."""
         callboard = cls(broker)
         replaced: dict[str, Any] = {
@@ -93,7 +93,7 @@ class Callboard:
             attributes.update(before)
 
     @contextmanager
-    def inline(self) -> Iterator[None]:
+    def inline(self) -> Generator[None]:
         """Within it each send runs its job at once, delayed or not, and raises what the job raises; none is retried.
 
         What a job sends runs when that job has ended well.
@@ -218,7 +218,7 @@ class Callboard:
         if not actor.contract.takes_model:
             return kwargs
         (model,) = args or kwargs.values()
-        return {name: getattr(model, name) for name in type(model).model_fields}
+        return {name: getattr(model, name) for name in actor.contract.model.model_fields}
 
     def _matching(self, actor: Actor[..., Any] | str, payload: dict[str, Any]) -> list[Enqueued]:
         return [
