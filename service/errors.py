@@ -11,6 +11,7 @@
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
+    ├── NoteError                what a job says of itself has no JSON form, or is too long
     └── JobError                 what an actor raises to say how its failure is to be treated
         └── Permanent            do not retry
 
@@ -106,6 +107,13 @@ class TooManyFollowUps(CallboardError):
     """A job sends more than can be kept until it succeeds."""
 
     code = "too-many-follow-ups"
+    status = 422
+
+
+class NoteError(CallboardError):
+    """What a job says of itself has no JSON form, or is too long."""
+
+    code = "note"
     status = 422
 
 

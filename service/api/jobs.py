@@ -38,8 +38,16 @@ class JobError(BaseModel):
     message: str
 
 
+class Progress(BaseModel):
+    """How far a job says it is, in whatever it counts."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+
+
 class JobView(BaseModel):
-    """A job. `result` is there when it has succeeded, `error` when it has failed; both are left out otherwise."""
+    """A job. `result` is there when it has succeeded, `error` when it has failed, `progress` while it runs and tells."""
 
     job_id: UUID
     type: str
@@ -53,6 +61,7 @@ class JobView(BaseModel):
     completed_at: datetime | None
     result: Any = None
     error: JobError | None = None
+    progress: Progress | None = None
 
 
 @router.post("/jobs", status_code=202, response_model=JobAccepted, openapi_extra=_BODY)
@@ -74,10 +83,20 @@ async def get_job(request: Request, job_id: str) -> JobView:
     """Read a job as it is now."""
     history: History = request.app.state.history
     lines: Lines = request.app.state.lines
-    snapshot = await lines.reads.run(history.find, UUID(job_id)) if _is_job_id(job_id) else None
-    if snapshot is None:
+    found = await lines.reads.run(_find, history, UUID(job_id)) if _is_job_id(job_id) else None
+    if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
-    return _view(snapshot)
+    return found
+
+
+def _find(history: History, job_id: UUID) -> JobView | None:
+    snapshot = history.find(job_id)
+    if snapshot is None:
+        return None
+    view = _view(snapshot)
+    if snapshot.state is State.RUNNING and (progress := history.progress_of(snapshot)):
+        view.progress = Progress.model_validate(progress)
+    return view
 
 
 def _view(snapshot: Snapshot) -> JobView:

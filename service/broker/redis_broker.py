@@ -32,6 +32,7 @@ from service.broker.holdings import Holdings
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.messages import encode_message
+from service.broker.notes import Note, Notes
 from service.broker.outcome import Failure
 from service.broker.outgoing import FollowUp, collecting
 from service.broker.producer import Producer
@@ -61,7 +62,7 @@ INSIST_SECONDS = 0.5
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
-OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "renewal")
+OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal")
 _all: "WeakSet[RedisBroker]" = WeakSet()
 
 
@@ -152,6 +153,13 @@ class RedisBroker(Broker):
 
     def _store(self, nonce: str, follow_up: FollowUp) -> None:
         self.wire.store(nonce, follow_up, ONCE_WITHIN_SECONDS)
+
+    @cached_property
+    def notes(self) -> Notes:
+        return Notes(self._note)
+
+    def _note(self, queue: str, notes: list[Note]) -> None:
+        self.wire.note(queue, notes)
 
     @cached_property
     def renewal(self) -> Renewal:
@@ -328,6 +336,7 @@ class RedisBroker(Broker):
                 self._working = False
                 self.settler.close(CLOSE_SECONDS)
                 self.relay.close(CLOSE_SECONDS)
+                self.notes.close(CLOSE_SECONDS)
                 self.renewal.stop()
                 self.wakeups.stop()
 
@@ -449,7 +458,35 @@ class RedisBroker(Broker):
     def _lease_seconds(self, queue: str) -> float:
         return self._settings().lease_seconds or policy_of(queue).lease_seconds
 
+    def keep_checkpoint(self, lease: Lease, cursor: str) -> bool:
+        """Keep JSON for the next attempt. Returns whether the lease is still held. Raises BrokerUnavailable."""
+        try:
+            return not self.wire.note(lease.queue, [Note(lease, "checkpoint", cursor)])
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
+    def find_checkpoint(self, lease: Lease) -> str | None:
+        """Return the JSON that attempts before have kept, or None. Raises BrokerUnavailable."""
+        try:
+            return self.wire.checkpoint(lease)
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
+    def extend(self, lease: Lease) -> bool:
+        """Renew one lease now. Returns whether it is still held. Raises BrokerUnavailable."""
+        try:
+            return not self.renew(lease.queue, [lease])
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
     # Looking
+
+    def find_progress(self, job_id: str, queue: str) -> str | None:
+        """Return how far a job that has not ended says it is, JSON, or None. Raises BrokerUnavailable."""
+        try:
+            return self.wire.progress(queue, job_id)
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
 
     def find_record(self, job_id: str) -> dict[str, str] | None:
         """Return what Redis knows of a job whose final state is not in the database yet: an event of `events.read`.

@@ -52,7 +52,8 @@ def _alone_where_suspect(actor: Actor[..., Any], function: Callable[..., Any]) -
 
 
 def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: JobContext) -> Any:
-    request = pickle.dumps((function.__module__, sys.path, context.suspect, context.attempt))
+    known = (context.suspect, context.attempt, context.lease, context.inherited)
+    request = pickle.dumps((function.__module__, sys.path, *known))
     context.suspect = None
     limits = [middleware for middleware in actor.broker.middleware if isinstance(middleware, TimeLimit)]
 
