@@ -47,7 +47,7 @@ class Progress(BaseModel):
 
 
 class JobView(BaseModel):
-    """A job. `result` is there when it has succeeded, `error` when it has failed, `progress` while it runs and tells."""
+    """A job. `result` is there when it has succeeded, `error` when it has failed, `progress` while it runs."""
 
     job_id: UUID
     type: str

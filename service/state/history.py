@@ -49,7 +49,7 @@ class History:
         return live.after(stored)
 
     def progress_of(self, snapshot: Snapshot) -> Any:
-        """Return how far a job says it is: {"done", "total", "note"}, or None where it says nothing, or nobody knows."""
+        """Return how far a job says it is, {"done", "total", "note"}, or None where nothing is known."""
         try:
             with self._redis.around():
                 found = self._broker.find_progress(str(snapshot.job_id), snapshot.queue)
