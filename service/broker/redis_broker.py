@@ -56,6 +56,8 @@ REPEAT_WITHIN_SECONDS = 0.25
 #: How long to try to settle what is left when the work ends.
 CLOSE_SECONDS = 10.0
 INSIST_SECONDS = 0.5
+#: None: each thread has one at most. The client's own limit, 100, is passed by a worker of all queues.
+MAX_CONNECTIONS = 2**31 - 1
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
@@ -116,6 +118,7 @@ class RedisBroker(Broker):
             socket_timeout=settings.redis_timeout_seconds,
             socket_connect_timeout=settings.redis_timeout_seconds,
             retry=Retry(NoBackoff(), 0),
+            max_connections=MAX_CONNECTIONS,
         )
         client.connection_pool.connection_class = leaving_replicas(client.connection_pool.connection_class)
         return client
