@@ -518,6 +518,8 @@ class RedisBroker(Broker):
 def _may_have_been_carried_out(error: redis.RedisError) -> bool:
     if isinstance(error, NotCarriedOut | redis.BusyLoadingError | redis.AuthenticationError):
         return False  # the last two are the server's own refusals, which the client counts as errors of the connection
+    if "@user_script" in str(error):
+        return True  # a command of a script was refused, and those before it were not
     # Only a connection that was there when the command went out leaves it open whether the server has done it.
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
 
