@@ -1,6 +1,8 @@
 """A Redis user with only some rights: those in the docs are enough, and what is missing is named."""
 
+import logging
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,3 +102,40 @@ def test_a_send_that_is_refused_midway_says_that_it_may_be_stored(broker: RedisB
         broker.send(a_message())
     assert refused.value.may_be_stored is True
     assert broker.wire.backlog("default") == 1
+
+
+def test_a_worker_that_can_not_be_called_says_so_once_and_goes_on(
+    broker: RedisBroker, admin: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "service.broker.wakeups")
+    grant(admin, "resetchannels")
+    broker.start()
+    eventually(lambda: caplog.messages)
+    time.sleep(1.2)  # it has tried again
+    [warning] = caplog.messages
+    assert f"+subscribe {channels()}" in warning
+    grant(admin, channels())
+    eventually(lambda: broker.wakeups.subscribed)
+    for _ in range(3):
+        broker.send(a_message(), delay_ms=1)
+    grant(admin, "resetchannels")  # which ends its subscription
+    eventually(lambda: not broker.wakeups.subscribed)
+    broker.client.zadd(f"{{{broker.namespace}:default}}:waiters", {"somebody": 0})
+    time.sleep(0.6)
+    assert len(broker.wire.fetch("default", 1, lease_ms=1000, wakeable_ms=0).messages) == 1, (
+        "though others can't be called"
+    )
+    eventually(lambda: channels() in caplog.messages[-1])
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING", "WARNING"]
+
+
+def test_a_subscription_that_an_outage_ends_is_told_once(
+    broker: RedisBroker, own_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "service.broker.wakeups")
+    broker.start()
+    eventually(lambda: broker.wakeups.subscribed)
+    own_redis.kill()
+    eventually(lambda: not broker.wakeups.subscribed)
+    time.sleep(1.2)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
