@@ -17,7 +17,8 @@ from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, TimeLimit
 
 from service.broker.lost import LeaseLost
-from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
+from service.broker.redis_broker import RedisBroker
+from service.broker.rows import DEFAULT_MAX_DELIVERIES
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
 from service.middleware.quarantine_process import RemoteError, run_alone
