@@ -5,6 +5,8 @@
     ├── DeclarationError         an actor is declared in a way that can't work: raised at import
     ├── PayloadError             a payload does not fit its actor: raised at `send()`
     ├── InvalidRequest           a request over HTTP does not have the shape of one
+    ├── IdempotencyKeyReused     a key came with another request before
+    ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
@@ -66,6 +68,21 @@ class InvalidRequest(CallboardError):
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         self.problems = problems
         super().__init__(list_problems(problems))
+
+
+class IdempotencyKeyReused(CallboardError):
+    """A request over HTTP has a key that came with another request before."""
+
+    code = "idempotency-key-reused"
+    status = 422
+
+
+class IdempotencyKeyInFlight(CallboardError):
+    """A request over HTTP has a key whose first request has not ended."""
+
+    code = "idempotency-key-in-flight"
+    status = 409
+    retryable = True
 
 
 class UnknownJobType(CallboardError):

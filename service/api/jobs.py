@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Header, HTTPException, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.lines import Lines
@@ -65,17 +65,23 @@ class JobView(BaseModel):
 
 
 @router.post("/jobs", status_code=202, response_model=JobAccepted, openapi_extra=_BODY)
-async def send_job(request: Request, response: Response) -> JobAccepted:
+async def send_job(
+    request: Request,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(description="A repeated request with it gets the first job.")] = None,
+) -> JobAccepted:
     """Check a job, store it in its queue, and say where it can be followed."""
     state = request.app.state
     lines: Lines = state.lines
     sender: Sender = state.sender
     body = await request.body()
     message = await lines.checks.run(read_message, state.broker, request.headers.get("content-type", ""), body)
-    await lines.sends.run(sender.send, message)
-    poll_url = f"/jobs/{message.message_id}"
+    job_id, is_replayed = await lines.sends.run(sender.send, message, idempotency_key)
+    poll_url = f"/jobs/{job_id}"
     response.headers["Location"] = poll_url
-    return JobAccepted(job_id=UUID(message.message_id), status=Status.PENDING, poll_url=poll_url)
+    if is_replayed:
+        response.headers["Idempotency-Replayed"] = "true"
+    return JobAccepted(job_id=job_id, status=Status.PENDING, poll_url=poll_url)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, response_model_exclude_unset=True)

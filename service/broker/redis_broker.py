@@ -211,6 +211,16 @@ class RedisBroker(Broker):
         self.emit_after("enqueue", message, delay)
         return message
 
+    def enqueue_once(self, message: Message[Any], within_seconds: int) -> bool:
+        """Send a message unless its id was sent within this time. Returns whether it was stored now.
+
+        Raises BrokerUnavailable.
+        """
+        self.emit_before("enqueue", message, None)
+        is_new = self.send(message, once_within_seconds=within_seconds)
+        self.emit_after("enqueue", message, None)
+        return is_new
+
     def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool:
         """Send a message, and return whether it was stored.
 
