@@ -5,12 +5,15 @@
     ├── DeclarationError         an actor is declared in a way that can't work: raised at import
     ├── PayloadError             a payload does not fit its actor: raised at `send()`
     ├── InvalidRequest           a request over HTTP does not have the shape of one
+    ├── IdempotencyKeyReused     a key came with another request before
+    ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
+    ├── NoteError                what a job says of itself has no JSON form, or is too long
     └── JobError                 what an actor raises to say how its failure is to be treated
         └── Permanent            do not retry
 
@@ -67,6 +70,21 @@ class InvalidRequest(CallboardError):
         super().__init__(list_problems(problems))
 
 
+class IdempotencyKeyReused(CallboardError):
+    """A request over HTTP has a key that came with another request before."""
+
+    code = "idempotency-key-reused"
+    status = 422
+
+
+class IdempotencyKeyInFlight(CallboardError):
+    """A request over HTTP has a key whose first request has not ended."""
+
+    code = "idempotency-key-in-flight"
+    status = 409
+    retryable = True
+
+
 class UnknownJobType(CallboardError):
     """No actor, and no alias of one, has this name."""
 
@@ -106,6 +124,13 @@ class TooManyFollowUps(CallboardError):
     """A job sends more than can be kept until it succeeds."""
 
     code = "too-many-follow-ups"
+    status = 422
+
+
+class NoteError(CallboardError):
+    """What a job says of itself has no JSON form, or is too long."""
+
+    code = "note"
     status = 422
 
 

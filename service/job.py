@@ -20,9 +20,11 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
+from service.broker.message_checks import INHERITED, MOST_CHARACTERS
 from service.broker.outgoing import collect, send_at_once
 from service.errors import DeclarationError, Permanent
 from service.middleware.context import JobContext, current_job_or_none
+from service.middleware.defaults import WrongOptions
 from service.payload import PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
@@ -65,6 +67,11 @@ class Job(Actor[P, R]):
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
         if self.versions:
             options = {**options, "payload_version": self.versions.current}
+        if (context := current_job_or_none()) and context.inherited:
+            options = {**context.inherited, **options}
+        for name in INHERITED & options.keys():
+            if not isinstance(options[name], str) or len(options[name]) > MOST_CHARACTERS:
+                raise WrongOptions(f"{self.actor_name}: {name} must be text of up to {MOST_CHARACTERS} characters")
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -16,6 +16,10 @@ from service.queues import QUEUES
 #: The newest format that this release reads. A message says its own in the option `format`; without it, it has 1.
 FORMAT = 1
 
+#: Options that a job's sends take over from it, each a text: for whom it works, and the trace that it belongs to.
+INHERITED = frozenset({"tenant", "traceparent"})
+MOST_CHARACTERS = 256
+
 #: Beyond it a float can't tell a number from the next one, and sums with it overflow.
 _MOST = 2**53
 
@@ -100,6 +104,9 @@ def _check_options(options: dict[str, Any], where: str) -> None:
         elif name in _TEXTS:
             if not isinstance(value, str):
                 raise UnreadableMessage(f"{where}{name} must be the name of an actor")
+        elif name in INHERITED:
+            if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+                raise UnreadableMessage(f"{where}{name} must be text of up to {MOST_CHARACTERS} characters")
         elif name == "throws":
             raise UnreadableMessage(f"{where}throws holds Python's classes, which no message can carry")
         elif name == "pipe_target":

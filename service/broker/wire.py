@@ -14,6 +14,7 @@ from service.broker.caller import Argument, Call, Caller, Packed, pack
 from service.broker.delivery import Lease
 from service.broker.keys import Keys
 from service.broker.messages import GROWTH_BYTES
+from service.broker.notes import Note
 from service.broker.outgoing import FollowUp
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
@@ -26,11 +27,13 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
         *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages", "outgoing"),
+        *("progress", "checkpoints"),
     ),
     "settle": (
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
-        *("leases", "deadlines", "lapses", "dead", "dead_messages", "outgoing"),
+        *("leases", "deadlines", "lapses", "dead", "dead_messages", "outgoing", "progress", "checkpoints"),
     ),
+    "note": ("leases", "progress", "checkpoints", "events"),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
@@ -163,6 +166,21 @@ class Wire:
         call = Call("renew", self._constants["renew", queue], args)
         return [entry.decode() for entry in self._scripts.call(call)]
 
+    def note(self, queue: str, notes: Sequence[Note]) -> list[str]:
+        """Keep what jobs say of themselves. Returns the entries that this process does not hold any more."""
+        call = Call("note", self._constants["note", queue], [note.packed() for note in notes])
+        return [entry.decode() for entry in self._scripts.call(call)]
+
+    def checkpoint(self, lease: Lease) -> str | None:
+        """Return what this job's attempts have kept for the next one, JSON."""
+        found: bytes | None = self._client.hget(Keys(self._namespace, lease.queue).checkpoints, lease.entry)
+        return None if found is None else found.decode()
+
+    def progress(self, queue: str, entry: str) -> str | None:
+        """Return how far a job says it is, JSON."""
+        found: bytes | None = self._client.hget(Keys(self._namespace, queue).progress, entry)
+        return None if found is None else found.decode()
+
     def close(self) -> None:
         """Give the connections back."""
         self._scripts.close()
@@ -209,7 +227,7 @@ class Wire:
         """Drop everything of a queue but its history."""
         keys = Keys(self._namespace, queue)
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
-        self._client.delete(keys.dead, keys.dead_messages, keys.outgoing)
+        self._client.delete(keys.dead, keys.dead_messages, keys.outgoing, keys.progress, keys.checkpoints)
 
 
 def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:

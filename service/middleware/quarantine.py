@@ -17,7 +17,8 @@ from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, TimeLimit
 
 from service.broker.lost import LeaseLost
-from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
+from service.broker.redis_broker import RedisBroker
+from service.broker.rows import DEFAULT_MAX_DELIVERIES
 from service.middleware.answers import unpack
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
@@ -53,7 +54,8 @@ def _alone_where_suspect(actor: Actor[..., Any], function: Callable[..., Any]) -
 
 
 def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: JobContext) -> Any:
-    request = pickle.dumps((function.__module__, sys.path, context.suspect, context.attempt))
+    known = (context.suspect, context.attempt, context.lease, context.inherited)
+    request = pickle.dumps((function.__module__, sys.path, *known))
     context.suspect = None
     limits = [middleware for middleware in actor.broker.middleware if isinstance(middleware, TimeLimit)]
 

@@ -25,6 +25,8 @@ from service.observe.logs import configure_logs
 from service.settings import get_settings
 
 IDLE_SECONDS = 10.0
+#: For what the job has said last.
+NOTES_SECONDS = 2.0
 ENTRY = "service.actors"
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -95,7 +97,7 @@ def _read(requests: int, count: int) -> bytes:
 
 def _prepared(request: bytes) -> Callable[[], bytes]:
     """Do what comes before the job, and return the job: it returns its packed outcome, and never raises."""
-    module, path, data, attempt = pickle.loads(request)  # noqa: S301 - the worker wrote it
+    module, path, data, attempt, lease, inherited = pickle.loads(request)  # noqa: S301 - the worker wrote it
     throws: tuple[type[BaseException], ...] = ()
     try:
         sys.path[:] = path
@@ -108,7 +110,9 @@ def _prepared(request: bytes) -> Callable[[], bytes]:
         return lambda: pack_error(failed, throws)
 
     def run() -> bytes:
-        context = JobContext(message.message_id, actor.actor_name, message.queue_name, attempt)
+        context = JobContext(
+            message.message_id, actor.actor_name, message.queue_name, attempt, broker, lease, inherited
+        )
         context.payload_version = payload_version_of(message.options)
         set_current_job(context)
         try:
@@ -117,6 +121,7 @@ def _prepared(request: bytes) -> Callable[[], bytes]:
             return pack_error(error, throws)
         finally:
             set_current_job(None)
+            broker.notes.close(NOTES_SECONDS)
 
     return run
 

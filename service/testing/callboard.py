@@ -15,7 +15,7 @@ from service.errors import PayloadError
 from service.job import Job
 from service.middleware.retries import Retries
 from service.testing.clock import Clock
-from service.testing.memory import MemoryWire, NoRedis, Waiting
+from service.testing.memory import DirectNotes, MemoryWire, NoRedis, Waiting
 from service.testing.runner import Ended, Runner
 
 #: A job that sends itself again would be run for ever.
@@ -72,6 +72,7 @@ class Callboard:
         replaced: dict[str, Any] = {
             "wire": callboard._wire,
             "client": NoRedis(),
+            "notes": DirectNotes(callboard._wire),
             "send_rows": callboard._then_run(broker.send_rows),
             "send_many": callboard._then_run(broker.send_many),
         }

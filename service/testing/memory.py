@@ -1,9 +1,12 @@
 """What stands in Redis's place under a broker in a test: a list of what waits."""
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from service.broker.delivery import Lease
+from service.broker.notes import Note
 from service.broker.outgoing import FollowUp
 from service.broker.wire import Row
 from service.testing.clock import Clock
@@ -36,6 +39,8 @@ class MemoryWire(NoRedis):
         self._clock = clock
         self._places = 0
         self._taken_until_ms: dict[str, int] = {}
+        #: What jobs have said of themselves last, by job and kind.
+        self._said: dict[tuple[str, str], str] = {}
 
     def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
         """Take messages. Returns False where the same was sent within `once_within_seconds`."""
@@ -57,6 +62,24 @@ class MemoryWire(NoRedis):
 
     def find(self, job_id: str) -> None:
         """No job has a record here."""
+
+    def note(self, queue: str, notes: Sequence[Note]) -> list[str]:
+        """Take what jobs say. Returns the jobs that may say nothing: none."""
+        for note in notes:
+            self._said[note.lease.entry, note.kind] = note.data
+        return []
+
+    def checkpoint(self, lease: Lease) -> str | None:
+        """Return the JSON that attempts before have kept."""
+        return self._said.get((lease.entry, "checkpoint"))
+
+    def progress(self, queue: str, job_id: str) -> str | None:
+        """Return how far a job has said that it is."""
+        return self._said.get((job_id, "progress"))
+
+    def renew(self, queue: str, leases: Sequence[Lease], lease_ms: int) -> list[str]:
+        """No lease is ever lost."""
+        return []
 
     def close(self) -> None:
         """Nothing is open."""
@@ -87,3 +110,20 @@ class MemoryWire(NoRedis):
         first = min(due, key=lambda each: (each.row.priority, each.place))
         self.waiting.remove(first)
         return first
+
+
+class DirectNotes:
+    """Takes what jobs say at once, as `service.broker.notes.Notes` does from a thread."""
+
+    def __init__(self, wire: MemoryWire) -> None:
+        self._wire = wire
+
+    def progress(self, lease: Lease, progress: dict[str, Any]) -> None:
+        """Take how far a job is."""
+        self._wire.note(lease.queue, [Note(lease, "progress", json.dumps(progress))])
+
+    def line(self, lease: Lease, line: dict[str, Any]) -> None:
+        """A line of a job's log is in the test's own."""
+
+    def close(self, timeout_seconds: float) -> None:
+        """Nothing is open."""

@@ -454,3 +454,24 @@ def test_the_broker_is_itself_again_afterwards(broker, monkeypatch):
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:1/0")
     with pytest.raises(BrokerUnavailable):
         actor.send()
+
+
+def test_what_a_job_says_of_itself_needs_no_server_and_a_checkpoint_outlives_its_attempt(callboard, broker, caplog):
+    @job(name="orders.steps", queue="default", backoff=Backoff(1, 1))
+    def steps() -> list[Any]:
+        me = current_job()
+        me.heartbeat()
+        me.progress(1, 2)
+        me.log("a step", number=me.attempt)
+        before = me.resumed_from
+        me.checkpoint({"attempt": me.attempt})
+        if me.attempt == 1:
+            raise ConnectionError
+        return [before, me.tenant]
+
+    message = steps.send_with_options(tenant="acme")
+    with caplog.at_level("INFO", "callboard.job"):
+        runs = callboard.drain(wait=True)
+    assert [run.result for run in runs] == [None, [{"attempt": 1}, "acme"]]
+    assert '"done": 1' in (broker.find_progress(message.message_id, "default") or "")
+    assert caplog.messages.count("a step") == 2

@@ -2,7 +2,7 @@
 -- Take messages out of their holder's hands, each with its event, in one step.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 finals  6 waiters  7 leases  8 deadlines  9 lapses  10 dead
---       11 dead messages  12 outgoing
+--       11 dead messages  12 outgoing  13 progress  14 checkpoints
 -- ARGV  1 namespace  2 queue
 --       3... for each message `ENTRY TOKEN OUTCOME EVENT`, EVENT as JSON, and after a line break what the outcome needs:
 --         "done"     nothing; EVENT is kept in finals
@@ -86,6 +86,10 @@ if #gone > 0 then
     redis.call("HDEL", KEYS[3], unpack(gone))
     if redis.call("EXISTS", KEYS[9]) == 1 then
         redis.call("HDEL", KEYS[9], unpack(gone))
+    end
+    if redis.call("EXISTS", KEYS[13], KEYS[14]) > 0 then
+        redis.call("HDEL", KEYS[13], unpack(gone))
+        redis.call("HDEL", KEYS[14], unpack(gone))
     end
 end
 call_many("HSET", KEYS[5], finals)
