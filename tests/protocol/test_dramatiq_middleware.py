@@ -313,8 +313,8 @@ def test_a_middleware_skips_a_message(
     def work() -> None:
         runs.append(1)
 
-    start_worker()
     message = work.send()
+    start_worker()
     assert end_of(broker, message).state is expected
     ending = "nack" if fails else "ack"
     eventually(lambda: f"after_{ending}" in recorder.of(message.message_id))

@@ -82,7 +82,7 @@ def shown(annotation: Any, value: Any) -> Any:
     [
         (str, "text", "text"),
         (Email, SECRET, "***"),
-        (Annotated[int, Personal()], 7, "***"),
+        pytest.param(Annotated[int, Personal()], 7, "***", id="an instance"),
         (Email | None, SECRET, "***"),
         (Email | None, None, None),
         (list[Email], [SECRET, SECRET], ["***", "***"]),
