@@ -20,9 +20,10 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
-from service.errors import DeclarationError, Permanent
+from service.broker.once import FIRST_RESULT, check_key
+from service.errors import DeclarationError, PayloadError, Permanent
 from service.middleware.context import JobContext, current_job_or_none
-from service.payload import PayloadContract
+from service.payload import KeyTemplate, PayloadContract
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
@@ -35,8 +36,18 @@ R = TypeVar("R")
 class Job(Actor[P, R]):
     """A Dramatiq actor whose payload is checked. `send`, `message`, `send_with_options` and calls work as there."""
 
+    #: Makes a job's idempotency key of its payload's JSON.
+    key_of: Callable[[dict[str, Any]], str | None] | None = None
+
     def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
         self.contract = PayloadContract.of(fn, declaration["actor_name"])
+        key = declaration["options"].pop("idempotency_key", None)
+        if isinstance(key, str):
+            self.key_of = KeyTemplate.of(key, self.contract).fill
+        elif callable(key):
+            self.key_of = cast("Any", key)
+        elif key is not None:
+            raise DeclarationError(f"{declaration['actor_name']}: idempotency_key={key!r} must be text or a function")
         super().__init__(fn, **declaration)
 
     def message_with_options(
@@ -50,7 +61,20 @@ class Job(Actor[P, R]):
         return self._message(self.contract.parse(document), {})
 
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
+        if self.key_of and "idempotency_key" not in options:
+            options["idempotency_key"] = self._key(payload)
+            check_key(options["idempotency_key"], self.actor_name)  # before a batch or a delay comes between
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
+
+    def _key(self, payload: dict[str, Any]) -> str | None:
+        assert self.key_of
+        try:
+            return self.key_of(payload)
+        except PayloadError:
+            raise
+        except Exception as error:
+            problem = f"its function has failed: {type(error).__name__}: {error}"
+            raise PayloadError(self.actor_name, [("idempotency_key", problem)]) from error
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""
@@ -81,6 +105,10 @@ def job(
     priority: int = 5,
     max_deliveries: int = 3,
     settle_at_once: bool = False,
+    idempotency_key: str | Callable[[dict[str, Any]], str | None] | None = None,
+    idempotency_ttl: str | float | None = None,
+    duplicate_result: Any = FIRST_RESULT,
+    remember_failure: bool = False,
 ) -> _Declare:
     """Declare an actor.
 
@@ -94,6 +122,11 @@ def job(
         a process of its own from the first start on, and never twice.
     settle_at_once: whether an outcome goes to Redis by itself, before the thread takes its next job. A crash then
         repeats no job of this actor that has ended, and each pays for a round trip.
+    idempotency_key: of jobs with the same key in a queue, one takes effect. A text with fields of the payload in
+        braces, such as `email:{to}:{ref_id}`, or a function of the payload's JSON. No key where a field is None.
+    idempotency_ttl: for how long after its success a key's further jobs are duplicates: seconds, or text such as "24h".
+    duplicate_result: the result of duplicates, in place of the first job's own.
+    remember_failure: whether a job that has died keeps its key as well: duplicates then die too.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -111,6 +144,14 @@ def job(
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
         options["max_retries"] = max_attempts - 1
+    given = {"idempotency_ttl": idempotency_ttl, "remember_failure": remember_failure or None}
+    keyed: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    if duplicate_result is not FIRST_RESULT:
+        keyed["duplicate_result"] = duplicate_result
+    if keyed and idempotency_key is None:
+        raise DeclarationError(f"{name}: {', '.join(keyed)} has no effect without an idempotency_key")
+    if idempotency_key is not None:
+        options |= {"idempotency_key": idempotency_key, **keyed}
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)

@@ -32,6 +32,7 @@ from service.broker.holdings import Holdings
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.messages import encode_message
+from service.broker.once import check_key, remembered
 from service.broker.outcome import Failure
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
@@ -260,7 +261,10 @@ class RedisBroker(Broker):
             raise self.unavailable(error, may_be_stored=True) from error
 
     def row(self, message: Message[Any], delay_ms: int | None) -> Row:
-        """Return a message as it is sent. Raises ValueError for an id that is no UUID, PayloadError for its length."""
+        """Return a message as it is sent.
+
+        Raises ValueError for an id that is no UUID, PayloadError for its length or its idempotency key.
+        """
         if not JOB_ID.fullmatch(message.message_id):
             # Anything else would fail out of the sender's sight, or be found under another text than it was sent with.
             raise ValueError(
@@ -278,8 +282,9 @@ class RedisBroker(Broker):
         if actor:
             priority = actor.priority
             most = actor.options.get("max_deliveries", most)
-        attempt = 1
+        attempt, key = 1, ""
         if options := message.options:
+            key = check_key(options.get("idempotency_key"), message.actor_name)
             priority = int(options.get("priority", priority))
             attempt = int(options.get("retries", 0)) + 1
         return Row(
@@ -290,6 +295,7 @@ class RedisBroker(Broker):
             attempt,
             most,
             data,
+            key,
         )
 
     def _known_actor(self, name: str) -> Actor[..., Any] | None:
@@ -360,7 +366,11 @@ class RedisBroker(Broker):
         except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
             settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error))
         actor = self._known_actor(delivery.actor_name)
-        if actor and actor.options.get("settle_at_once"):
+        options = actor.options if actor else {}
+        if delivery.lease.key:
+            # At once: what ends before its key is kept would take effect again after a crash.
+            self.settler.settle_now(remembered(settlement, options))
+        elif options.get("settle_at_once"):
             self.settler.settle_now(settlement)
         else:
             self.settler.add(settlement)

@@ -25,10 +25,12 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
         *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages"),
+        *("once", "once_until", "once_waiting"),
     ),
     "settle": (
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
         *("leases", "deadlines", "lapses", "dead", "dead_messages"),
+        *("once", "once_until", "once_waiting"),
     ),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
@@ -37,7 +39,7 @@ MOST_PRODUCERS = 1000
 
 
 class Row(NamedTuple):
-    """One message to be sent. `priority` 0 (first) to 9; `delay_ms` None for at once."""
+    """One message to be sent. `priority` 0 (first) to 9; `delay_ms` None for at once; `key` empty for none."""
 
     entry: str
     actor: str
@@ -46,10 +48,13 @@ class Row(NamedTuple):
     attempt: int
     max_deliveries: int
     data: bytes
+    key: str = ""
 
     def packed(self) -> bytes:
         """Return it as enqueue.lua takes it."""
-        entry, actor, priority, delay_ms, attempt, most, data = self
+        entry, actor, priority, delay_ms, attempt, most, data, key = self
+        if key:
+            actor = f"{actor}\t{key}"
         delay = "-" if delay_ms is None else delay_ms
         return f"{entry} {priority} {delay} {attempt} {most} {actor}\n".encode() + data
 
@@ -121,14 +126,15 @@ class Wire:
         keys = Keys(self._namespace, queue)
         mine = f" {self._worker_id}".encode()
         # Of a suspect that has begun, the lease ends otherwise: it was received.
-        leases = {entry: lease for entry, lease in self._client.hgetall(keys.leases).items() if lease.endswith(mine)}
+        held_now = self._client.hgetall(keys.leases)
+        leases = {entry: lease for entry, lease in held_now.items() if lease.partition(b"\t")[0].endswith(mine)}
         if not leases:
             return []
         found: list[tuple[Lease, str]] = []
         messages = self._client.hmget(keys.messages, *leases)
         for (entry, held), stored in zip(leases.items(), messages, strict=True):
             if stored is not None:
-                token, started, _ = held.split(b" ")
+                token, started, _ = held.split(b" ", 2)
                 packed = b"%d 0 %b %b" % (len(stored.partition(b"\n")[2]), entry, stored)  # as a fetch packs it
                 [(lease, actor, _)] = _leased(queue, packed, started_ms=int(started), token=int(token))
                 found.append((lease, actor))
@@ -168,18 +174,27 @@ class Wire:
         for number, queue in enumerate(QUEUES):
             final, message, lease, due = replies[number * 4 : number * 4 + 4]
             if found := events.live(job_id, queue, final=final, message=message, lease=lease, due=due):
+                if message is not None and self._waits_for_its_key(queue, job_id, message):
+                    found["state"] = "waiting"
                 return found
         return None
 
+    def _waits_for_its_key(self, queue: str, entry: str, stored: bytes) -> bool:
+        header, _, key = stored.partition(b"\n")[0].partition(b"\t")
+        if not key:
+            return False
+        name = b"%b\t%b\t%b" % (key, header.partition(b" ")[0].rjust(16, b"0"), entry.encode())
+        return self._client.zscore(Keys(self._namespace, queue).once_waiting, name) is not None
+
     def backlog(self, queue: str) -> int:
-        """Return the number of messages that are not settled: ready, delayed and held."""
+        """Return the number of messages that are not settled: ready, delayed, held, and waiting for a key."""
         return self._client.hlen(Keys(self._namespace, queue).messages)
 
     def purge(self, queue: str) -> None:
         """Drop everything of a queue but its history."""
         keys = Keys(self._namespace, queue)
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
-        self._client.delete(keys.dead, keys.dead_messages)
+        self._client.delete(keys.dead, keys.dead_messages, keys.once, keys.once_until, keys.once_waiting)
 
 
 def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:
@@ -187,7 +202,8 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
     while end < len(packed):
         start = packed.index(b"\n", end) + 1
         words = packed[end : start - 1].decode(errors="replace").split(" ", 7)
-        length, lapses, entry, _, created, attempt, most, actor = words
+        length, lapses, entry, _, created, attempt, most, named = words
+        actor, _, key = named.partition("\t")
         end = start + int(length)
         lease = Lease(
             queue,
@@ -196,8 +212,10 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
             started_ms,
             int(created),
             int(attempt),
-            int(lapses),
+            0 if lapses == "=" else int(lapses),
             int(most),
+            key,
+            lapses == "=",
         )
         yield lease, actor, packed[start:end]
         token += 1

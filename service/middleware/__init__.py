@@ -14,6 +14,7 @@ from service.middleware.context import CurrentJob
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
 from service.middleware.follow_ups import NextSteps, OwnCallbacks
+from service.middleware.idempotency import Idempotency
 from service.middleware.outcomes import Outcomes
 from service.middleware.probe import WorkerProbe
 from service.middleware.quarantine import Quarantine
@@ -26,6 +27,7 @@ def chain() -> list[Middleware]:
     return [
         WorkerProbe(),  # first to start and last to stop: a worker must be seen while the rest boots and drains
         QueueDefaults(),  # fills in the queue's policy before any other looks at an actor's options
+        Idempotency(),  # checks options only: the scripts that lease and settle a job decide
         Quarantine(),  # wraps the actor's function itself, inside of all hooks
         CurrentJob(),  # outside all that may run the job's code or log about it
         Outcomes(),  # before Retries, whose verdict it reads on the way up

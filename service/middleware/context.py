@@ -19,6 +19,10 @@ class JobContext:
     actor: str
     queue: str
     attempt: int
+    #: The same in every attempt: for outside services that take one.
+    idempotency_key: str | None = None
+    #: Rises with every delivery of the queue: what keeps the highest one refuses a holder whose lease was lost.
+    fencing_token: int = 0
     #: Whether the worker's own call of the actor is still to come: it alone carries JSON.
     awaits_call: bool = True
     #: The encoded message of a job that is to run in a process of its own, until it does.
@@ -52,10 +56,13 @@ class CurrentJob(Middleware):
         assert isinstance(message, Delivery)
         assert isinstance(broker, RedisBroker)
         actor = broker.get_actor(message.actor_name)
-        context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt)
-        if message.lease.is_suspect:
+        lease = message.lease
+        context = JobContext(message.message_id, actor.actor_name, message.queue_name, lease.attempt)
+        context.fencing_token = int(lease.token)
+        context.idempotency_key = lease.key or None
+        if lease.is_suspect:
             context.suspect = message.encode()
-            context.lease = message.lease
+            context.lease = lease
             context.time_limit_ms = message.options.get("time_limit") or actor.options.get(
                 "time_limit", DEFAULT_TIME_LIMIT_MS
             )

@@ -52,7 +52,7 @@ def _alone_where_suspect(actor: Actor[..., Any], function: Callable[..., Any]) -
 
 
 def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: JobContext) -> Any:
-    request = pickle.dumps((function.__module__, sys.path, context.suspect, context.attempt))
+    request = pickle.dumps((function.__module__, sys.path, context.suspect, context.attempt, context.fencing_token))
     context.suspect = None
     limits = [middleware for middleware in actor.broker.middleware if isinstance(middleware, TimeLimit)]
 

@@ -95,7 +95,7 @@ def _read(requests: int, count: int) -> bytes:
 
 def _prepared(request: bytes) -> Callable[[], bytes]:
     """Do what comes before the job, and return the job: it returns its packed outcome, and never raises."""
-    module, path, data, attempt = pickle.loads(request)  # noqa: S301 - the worker wrote it
+    module, path, data, attempt, token = pickle.loads(request)  # noqa: S301 - the worker wrote it
     throws: tuple[type[BaseException], ...] = ()
     try:
         sys.path[:] = path
@@ -108,7 +108,8 @@ def _prepared(request: bytes) -> Callable[[], bytes]:
         return lambda: _packed_error(failed, throws)
 
     def run() -> bytes:
-        set_current_job(JobContext(message.message_id, actor.actor_name, message.queue_name, attempt))
+        key = message.options.get("idempotency_key")
+        set_current_job(JobContext(message.message_id, actor.actor_name, message.queue_name, attempt, key, token))
         try:
             return _packed_result(actor(*message.args, **message.kwargs))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
