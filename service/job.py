@@ -120,8 +120,8 @@ def job(
     priority: 0 (first) to 9 (last) within the queue.
     max_deliveries: how often a job that kills its worker is started before it is a dead letter. 1 means that it runs in
         a process of its own from the first start on, and never twice.
-    settle_at_once: whether an outcome goes to Redis by itself, before the thread takes its next job. A crash then
-        repeats no job of this actor that has ended, and each pays for a round trip.
+    settle_at_once: whether an outcome is in Redis before the thread takes its next job. A crash then repeats no job of
+        this actor that has ended, and each waits for a round trip.
     idempotency_key: of jobs with the same key in a queue, one takes effect. A text with fields of the payload in
         braces, such as `email:{to}:{ref_id}`, or a function of the payload's JSON. No key where a field is None.
     idempotency_ttl: for how long after its success a key's further jobs are duplicates: seconds, or text such as "24h".

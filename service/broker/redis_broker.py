@@ -143,7 +143,7 @@ class RedisBroker(Broker):
 
     @cached_property
     def settler(self) -> Settler:
-        return Settler(self.settle, is_idle=lambda: self.slots.is_idle, give_up=self._forget)
+        return Settler(self.settle, lambda: self.slots.is_idle, self._forget, self.slots.may_end_soon)
 
     @cached_property
     def renewal(self) -> Renewal:

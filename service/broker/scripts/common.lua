@@ -95,35 +95,55 @@ local function waiting_as(key, score, entry)
     return key .. "\t" .. string.rep("0", 16 - #score) .. score .. "\t" .. entry
 end
 
--- An entry of this key has ended or goes back. Where its delivery holds the key (`claim`), that is free again, or keeps
--- `record` until then. What waited comes back to its place in ready: one, who takes the key, or those who are duplicates
--- now. Returns how many.
-local function leave(keys, key, claim, record, until_ms)
-    local known = redis.call("HGET", keys.once, key)
-    if known and known == claim then
-        known = record
-        if record then
-            redis.call("HSET", keys.once, key, record)
-            redis.call("ZADD", keys.once_until, until_ms, key)
-        else
-            redis.call("HDEL", keys.once, key)
+-- Entries with keys have ended or go back: `left` has for each its key, and where its delivery holds that the claim, and
+-- what is kept in its place until when. Where nothing is, the key is free again. What waited comes back to its place in
+-- ready: one, who takes the key, or some of those who are duplicates now. Returns how many.
+local function leave(keys, left)
+    local names, stored, over, gone, now_is = {}, {}, {}, {}, {}
+    for i, each in ipairs(left) do
+        names[i] = each.key
+    end
+    for i, known in ipairs(redis.call("HMGET", keys.once, unpack(names))) do
+        local each = left[i]
+        if known and known == each.claim then
+            known = each.record or false
+            if known then
+                stored[#stored + 1] = each.key
+                stored[#stored + 1] = known
+                over[#over + 1] = each.until_ms
+                over[#over + 1] = each.key
+            else
+                gone[#gone + 1] = each.key
+            end
+            now_is[each.key] = known
+        elseif now_is[each.key] == nil then
+            now_is[each.key] = known
         end
     end
-    if known and string.find(known, "^claimed ") then
-        return 0 -- its holder brings them back
+    call_many("HSET", keys.once, stored)
+    call_many("ZADD", keys.once_until, over)
+    call_many("HDEL", keys.once, gone)
+    if redis.call("EXISTS", keys.once_waiting) == 0 then
+        return 0
     end
-    local waiting = redis.call("ZRANGE", keys.once_waiting, "[" .. key .. "\t", "(" .. key .. "\n", "BYLEX",
-        "LIMIT", 0, known and TOGETHER or 1)
-    if #waiting > 0 then
-        local ready = {}
-        for _, name in ipairs(waiting) do
-            ready[#ready + 1] = string.sub(name, #key + 2, #key + 17)
-            ready[#ready + 1] = string.sub(name, #key + 19)
+    local returned = 0
+    for key, known in pairs(now_is) do
+        if not (known and string.find(known, "^claimed ")) then -- else its holder brings them back
+            local waiting = redis.call("ZRANGE", keys.once_waiting, "[" .. key .. "\t", "(" .. key .. "\n", "BYLEX",
+                "LIMIT", 0, known and TOGETHER or 1)
+            if #waiting > 0 then
+                local ready = {}
+                for _, name in ipairs(waiting) do
+                    ready[#ready + 1] = string.sub(name, #key + 2, #key + 17)
+                    ready[#ready + 1] = string.sub(name, #key + 19)
+                end
+                redis.call("ZREM", keys.once_waiting, unpack(waiting))
+                redis.call("ZADD", keys.ready, unpack(ready))
+                returned = returned + #waiting
+            end
         end
-        redis.call("ZREM", keys.once_waiting, unpack(waiting))
-        redis.call("ZADD", keys.ready, unpack(ready))
     end
-    return #waiting
+    return returned
 end
 
 -- Forget up to `count` keys whose time is over.

@@ -52,7 +52,7 @@ local function bury(events, entry, stored, kind, why)
     events[#events + 1] = entry
     events[#events + 1] = event
     if key then
-        returned = returned + leave(once, key)
+        returned = returned + leave(once, { { key = key } })
     end
 end
 
@@ -84,11 +84,15 @@ end
 
 -- Whoever holds a key and has lost its lease holds neither.
 local function let_go(entries, leases)
+    local left = {}
     for i, entry in ipairs(entries) do
         local token, key = string.match(leases[i] or "", "^(%d+)[^\t]*\t(.+)")
         if key then
-            returned = returned + leave(once, key, "claimed " .. token .. " " .. entry)
+            left[#left + 1] = { key = key, claim = "claimed " .. token .. " " .. entry }
         end
+    end
+    if #left > 0 then
+        returned = returned + leave(once, left)
     end
 end
 

@@ -26,6 +26,7 @@ local refused, held, gone = {}, {}, {}
 local settled = {} -- what this call has settled: a second outcome of one delivery is refused here too
 local events, finals = { "kind", "settled", "at", text(now) }, {}
 local returned, delayed = 0, 0
+local left = {}
 for i, entry in ipairs(entries) do
     local outcome, event = outcomes[i], settled_as[i]
     if settled[entry] or not leases[i] or string.match(leases[i], "^%d+") ~= tokens[i] then
@@ -72,19 +73,19 @@ for i, entry in ipairs(entries) do
             returned = returned + 1
         end
         if string.find(leases[i], "\t", 1, true) then
-            local key = string.match(leases[i], "\t(.+)")
-            local claim = "claimed " .. tokens[i] .. " " .. entry
+            local each = { key = string.match(leases[i], "\t(.+)"), claim = "claimed " .. tokens[i] .. " " .. entry }
             if keeps[i] ~= "" then
-                local until_ms = text(now + keeps[i])
-                local word = outcome == "done" and "done " or "failed "
-                local record = word .. until_ms .. " " .. job_of(entry) .. " " .. event
-                returned = returned + leave(once, key, claim, record, until_ms)
-                forget(once, now, 2) -- so that there are never more than keys were kept at one time
-            else
-                returned = returned + leave(once, key, claim)
+                each.until_ms = text(now + keeps[i])
+                local word = outcome == "done" and "done" or "failed"
+                each.record = table.concat({ word, each.until_ms, job_of(entry), event }, " ")
             end
+            left[#left + 1] = each
         end
     end
+end
+if #left > 0 then
+    returned = returned + leave(once, left)
+    forget(once, now, 2 * #left) -- so that there are never more than were kept at one time
 end
 if #held > 0 then
     redis.call("HDEL", KEYS[7], unpack(held))
