@@ -37,7 +37,7 @@ class Settler:
         carry_out: Callable[[str, list[Settlement]], None],
         is_idle: Callable[[], bool],
         give_up: Callable[[Settlement], None],
-        expects_more: Callable[[str, int], bool] = lambda *_: False,
+        expects_more: Callable[[str, int], bool],
     ) -> None:
         self._carry_out = carry_out
         self._give_up = give_up

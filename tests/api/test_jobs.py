@@ -13,6 +13,9 @@ from pydantic import BaseModel
 
 from service.api.app import build_app
 from service.broker import RedisBroker
+from service.broker.once import remembered
+from service.broker.outcome import Succeeded
+from service.broker.settlement import settlement_of
 from service.job import Job
 from service.state.database import engine_for
 from service.state.history import History
@@ -187,3 +190,20 @@ def test_the_schema_describes_every_answer(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     assert schema["openapi"].startswith("3.1")
     assert set(schema["paths"]) >= {"/jobs", "/jobs/{job_id}", "/healthz", "/readyz"}
+
+
+def test_a_duplicate_says_that_it_was_skipped(client: TestClient, broker: RedisBroker) -> None:
+    shown: list[Any] = []
+    for _ in range(2):
+        message: Any = dramatiq.Message("default", "count.up", (), {"n": 1}, {"idempotency_key": "k"})
+        broker.send(message)
+        for delivery in broker.fetch("default", 1)[0]:
+            delivery.outcome = Succeeded("7")
+            broker.settle("default", [remembered(settlement_of(delivery), {})])
+        while broker.settler._waiting:
+            broker.settle("default", [broker.settler._waiting.popleft()])
+        shown.append(client.get(f"/jobs/{message.message_id}").json())
+    assert [(job["status"], job["result"], job.get("skipped")) for job in shown] == [
+        ("succeeded", 7, None),
+        ("succeeded", 7, True),
+    ]

@@ -394,3 +394,18 @@ def test_a_suspect_is_not_blamed_for_the_death_of_a_worker_in_which_it_had_not_b
     assert broker.begin(delivery.lease), "a repetition after a lost reply"
     assert not broker.begin(late.lease)
     assert settle(broker, delivery, Succeeded("1"))
+
+
+def test_a_job_that_is_buried_brings_back_the_next_that_waits_for_its_key(a_broker: Any) -> None:
+    """It waited where it was not too long, and comes back to a worker that takes less."""
+    large, small = a_broker(), a_broker()
+    small.wire._most_bytes = 1000
+    messages = [a_message(text="x" * length).copy(options={"idempotency_key": "k"}) for length in (1, 2000, 1)]
+    for message in messages:
+        large.send(message)
+    first = fetch_one(large)
+    assert record(large, messages[1])["state"] == record(large, messages[2])["state"] == "waiting"
+    assert settle(large, first, Dead(FAILURE))
+    assert fetch(small) == []
+    assert record(large, messages[1])["state"] == "dead"
+    assert fetch_one(small).message_id == messages[2].message_id
