@@ -21,13 +21,14 @@ from dramatiq.message import Message
 
 from service.broker import broker
 from service.broker.once import FIRST_RESULT, check_key
-from service.errors import DeclarationError, PayloadError, Permanent
+from service.errors import DeclarationError, JobExists, PayloadError, Permanent
 from service.middleware.context import JobContext, current_job_or_none
+from service.middleware.unique import Unique
 from service.payload import KeyTemplate, PayloadContract
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
-__all__ = ["Backoff", "Job", "JobContext", "Permanent", "current_job", "get_settings", "job"]
+__all__ = ["Backoff", "Job", "JobContext", "JobExists", "Permanent", "Unique", "current_job", "get_settings", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,16 +39,14 @@ class Job(Actor[P, R]):
 
     #: Makes a job's idempotency key of its payload's JSON.
     key_of: Callable[[dict[str, Any]], str | None] | None = None
+    #: Makes its unique key.
+    unique_of: Callable[[dict[str, Any]], str | None] | None = None
 
     def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
         self.contract = PayloadContract.of(fn, declaration["actor_name"])
-        key = declaration["options"].pop("idempotency_key", None)
-        if isinstance(key, str):
-            self.key_of = KeyTemplate.of(key, self.contract).fill
-        elif callable(key):
-            self.key_of = cast("Any", key)
-        elif key is not None:
-            raise DeclarationError(f"{declaration['actor_name']}: idempotency_key={key!r} must be text or a function")
+        options = declaration["options"]
+        self.key_of = self._maker("idempotency_key", options.pop("idempotency_key", None))
+        self.unique_of = self._maker("unique_key", options.pop("unique_key", None))
         super().__init__(fn, **declaration)
 
     def message_with_options(
@@ -61,20 +60,27 @@ class Job(Actor[P, R]):
         return self._message(self.contract.parse(document), {})
 
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
-        if self.key_of and "idempotency_key" not in options:
-            options["idempotency_key"] = self._key(payload)
-            check_key(options["idempotency_key"], self.actor_name)  # before a batch or a delay comes between
+        for option, key_of in (("idempotency_key", self.key_of), ("unique_key", self.unique_of)):
+            if key_of and option not in options:
+                options[option] = self._key(option, key_of, payload)
+                check_key(options[option], self.actor_name, option)  # before a batch or a delay comes between
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
 
-    def _key(self, payload: dict[str, Any]) -> str | None:
-        assert self.key_of
+    def _maker(self, option: str, key: object) -> Callable[[dict[str, Any]], str | None] | None:
+        if isinstance(key, str):
+            return KeyTemplate.of(key, self.contract, option).fill
+        if key is None or callable(key):
+            return cast("Any", key)
+        raise DeclarationError(f"{self.contract.actor_name}: {option}={key!r} must be text or a function")
+
+    def _key(self, option: str, key_of: Callable[[dict[str, Any]], str | None], payload: dict[str, Any]) -> str | None:
         try:
-            return self.key_of(payload)
+            return key_of(payload)
         except PayloadError:
             raise
         except Exception as error:
             problem = f"its function has failed: {type(error).__name__}: {error}"
-            raise PayloadError(self.actor_name, [("idempotency_key", problem)]) from error
+            raise PayloadError(self.actor_name, [(option, problem)]) from error
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""
@@ -109,6 +115,7 @@ def job(
     idempotency_ttl: str | float | None = None,
     duplicate_result: Any = FIRST_RESULT,
     remember_failure: bool = False,
+    unique: Unique | None = None,
 ) -> _Declare:
     """Declare an actor.
 
@@ -127,6 +134,7 @@ def job(
     idempotency_ttl: for how long after its success a key's further jobs are duplicates: seconds, or text such as "24h".
     duplicate_result: the result of duplicates, in place of the first job's own.
     remember_failure: whether a job that has died keeps its key as well: duplicates then die too.
+    unique: refuses a send while a job with the same unique key has not ended: JobExists.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -152,6 +160,10 @@ def job(
         raise DeclarationError(f"{name}: {', '.join(keyed)} has no effect without an idempotency_key")
     if idempotency_key is not None:
         options |= {"idempotency_key": idempotency_key, **keyed}
+    if unique is not None:
+        options["unique_key"] = unique.key
+        if unique.window is not None:
+            options["unique_window"] = unique.window
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)

@@ -59,6 +59,11 @@ class Keys:
         return self._key("once-waiting")
 
     @property
+    def unique(self) -> str:
+        """Hash: unique key to `ENTRY UNTIL_MS` of who has it, as long as that entry is in `messages`; 0 for no time."""
+        return self._key("unique")
+
+    @property
     def dead(self) -> str:
         """Sorted set: dead letters by the time of death."""
         return self._key("dead")

@@ -21,8 +21,8 @@ DEFAULT_TTL_SECONDS = 24 * 3600.0
 FIRST_RESULT: Any = object()
 
 
-def check_key(key: object, actor_name: str) -> str:
-    """Return an idempotency key, empty for None. Raises PayloadError where it can't be one."""
+def check_key(key: object, actor_name: str, option: str = "idempotency_key") -> str:
+    """Return a key, empty for None. Raises PayloadError where it can't be one."""
     if key is None:
         return ""
     if not isinstance(key, str):
@@ -33,7 +33,7 @@ def check_key(key: object, actor_name: str) -> str:
         problem = f"has {len(key)} characters, and the limit is {MOST_CHARACTERS}: {key!r}"
     else:
         return key
-    raise PayloadError(actor_name, [("idempotency_key", problem)])
+    raise PayloadError(actor_name, [(option, problem)])
 
 
 def remembered(settlement: Settlement, options: Mapping[str, Any]) -> Settlement:

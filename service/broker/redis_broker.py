@@ -200,7 +200,8 @@ class RedisBroker(Broker):
         """Send a message, and return whether it was stored.
 
         Of several sends of one message id within `once_within_seconds`, whoever makes them, the first is stored.
-        Raises BrokerUnavailable, and DeclarationError for a queue that no worker could serve.
+        Raises BrokerUnavailable, JobExists for a unique key that is taken, and DeclarationError for a queue that no
+        worker could serve.
         """
         policy_of(message.queue_name)
         rows = [self.row(message, delay_ms)]
@@ -282,9 +283,10 @@ class RedisBroker(Broker):
         if actor:
             priority = actor.priority
             most = actor.options.get("max_deliveries", most)
-        attempt, key = 1, ""
+        attempt, key, unique = 1, "", ""
         if options := message.options:
             key = check_key(options.get("idempotency_key"), message.actor_name)
+            unique = check_key(options.get("unique_key"), message.actor_name, "unique_key")
             priority = int(options.get("priority", priority))
             attempt = int(options.get("retries", 0)) + 1
         return Row(
@@ -296,6 +298,8 @@ class RedisBroker(Broker):
             most,
             data,
             key,
+            unique,
+            int(actor.options.get("unique_window", 0) * 1000) if actor and unique else 0,
         )
 
     def _known_actor(self, name: str) -> Actor[..., Any] | None:

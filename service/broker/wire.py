@@ -3,6 +3,7 @@
 Every method raises redis.RedisError. None is repeated here: who calls knows what may be repeated.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from service.broker.keys import Keys
 from service.broker.messages import GROWTH_BYTES
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
+from service.errors import JobExists
 from service.queues import QUEUES
 from service.settings import MAX_MESSAGE_BYTES
 
@@ -49,10 +51,13 @@ class Row(NamedTuple):
     max_deliveries: int
     data: bytes
     key: str = ""
+    #: The send is refused while an unfinished job has it, for `window_ms` after that one's send; 0 for no such limit.
+    unique: str = ""
+    window_ms: int = 0
 
     def packed(self) -> bytes:
         """Return it as enqueue.lua takes it."""
-        entry, actor, priority, delay_ms, attempt, most, data, key = self
+        entry, actor, priority, delay_ms, attempt, most, data, key, _, _ = self
         if key:
             actor = f"{actor}\t{key}"
         delay = "-" if delay_ms is None else delay_ms
@@ -80,26 +85,50 @@ class Wire:
         self._for_producer: dict[tuple[str, str], Packed] = {}
 
     def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
-        """Put messages on a queue. `send` is the producer and the number of its send. Returns False if refused."""
-        return self._scripts.call(self._enqueue_call(queue, rows, send, once_within_seconds)) != -1
+        """Put messages on a queue. `send` is the producer and the number of its send. Returns False if refused.
+
+        Raises JobExists where the only row has a unique key that an unfinished job has; several rows have none.
+        """
+        reply = self._scripts.call(self._enqueue_call(queue, rows, send, once_within_seconds))
+        if isinstance(reply, bytes):
+            raise _exists(reply, rows)
+        return reply != -1
 
     def enqueue_each(
         self, queue: str, batches: Iterable[tuple[Sequence[Row], tuple[str, int]]]
-    ) -> Iterator[redis.RedisError | None]:
+    ) -> Iterator[redis.RedisError | JobExists | None]:
         """Enqueue batches in order, each sent while Redis works on the one before. Gives what went wrong with each.
 
         Where the connection fails, the error is given for the next batch too, if that was sent already.
         """
-        for reply in self._scripts.call_each(self._enqueue_call(queue, rows, send) for rows, send in batches):
-            yield reply if isinstance(reply, redis.RedisError) else None
+        sent: deque[Sequence[Row]] = deque()
+
+        def calls() -> Iterator[Call]:
+            for rows, send in batches:
+                sent.append(rows)
+                yield self._enqueue_call(queue, rows, send)
+
+        for reply in self._scripts.call_each(calls()):
+            rows = sent.popleft()
+            if isinstance(reply, bytes):
+                yield _exists(reply, rows)
+            else:
+                yield reply if isinstance(reply, redis.RedisError) else None
 
     def _enqueue_call(
         self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0
     ) -> Call:
         producer, number = send
+        first = rows[0]
+        if first.unique:
+            keys = Keys(self._namespace, queue)
+            own = (keys.producer(producer), keys.sent(first.entry), keys.unique)
+            constant = _constant(self._namespace, queue, "enqueue", *own)
+            arguments: list[Argument] = [number, once_within_seconds, first.packed(), first.unique, first.window_ms]
+            return Call("enqueue", constant, arguments)
         if once_within_seconds:
             keys = Keys(self._namespace, queue)
-            constant = _constant(self._namespace, queue, "enqueue", keys.producer(producer), keys.sent(rows[0].entry))
+            constant = _constant(self._namespace, queue, "enqueue", keys.producer(producer), keys.sent(first.entry))
         else:
             constant = self._enqueue_constant(queue, producer)
         return Call("enqueue", constant, [number, once_within_seconds, *[row.packed() for row in rows]])
@@ -194,7 +223,11 @@ class Wire:
         """Drop everything of a queue but its history."""
         keys = Keys(self._namespace, queue)
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
-        self._client.delete(keys.dead, keys.dead_messages, keys.once, keys.once_until, keys.once_waiting)
+        self._client.delete(keys.dead, keys.dead_messages, keys.once, keys.once_until, keys.once_waiting, keys.unique)
+
+
+def _exists(reply: bytes, rows: Sequence[Row]) -> JobExists:
+    return JobExists(reply.decode().partition("~")[0], rows[0].unique)
 
 
 def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:

@@ -20,6 +20,7 @@ from service.middleware.probe import WorkerProbe
 from service.middleware.quarantine import Quarantine
 from service.middleware.retries import Retries
 from service.middleware.time_limit import TimeLimit
+from service.middleware.unique import UniqueJobs
 
 
 def chain() -> list[Middleware]:
@@ -28,6 +29,7 @@ def chain() -> list[Middleware]:
         WorkerProbe(),  # first to start and last to stop: a worker must be seen while the rest boots and drains
         QueueDefaults(),  # fills in the queue's policy before any other looks at an actor's options
         Idempotency(),  # checks options only: the scripts that lease and settle a job decide
+        UniqueJobs(),  # checks options only: the script that stores a job decides
         Quarantine(),  # wraps the actor's function itself, inside of all hooks
         CurrentJob(),  # outside all that may run the job's code or log about it
         Outcomes(),  # before Retries, whose verdict it reads on the way up

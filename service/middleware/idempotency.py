@@ -1,7 +1,6 @@
 """The options of idempotency keys. Redis holds the keys, in the steps that lease and settle a job."""
 
 import json
-import re
 from typing import Any
 
 from dramatiq.actor import Actor
@@ -10,10 +9,7 @@ from dramatiq.middleware import Middleware
 
 from service.broker.once import FIRST_RESULT
 from service.middleware.defaults import WrongOptions
-
-#: Longer is a rule of the application, which belongs into its own database.
-MOST_TTL_SECONDS = 366 * 24 * 3600
-UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
+from service.middleware.durations import seconds_of
 
 
 class Idempotency(Middleware):
@@ -29,7 +25,7 @@ class Idempotency(Middleware):
             # A typed actor has taken it out: it knows its payload.
             raise WrongOptions(f"{name}: idempotency_key is for @job; here, name it for each send in send_with_options")
         if "idempotency_ttl" in options:
-            options["idempotency_ttl"] = _seconds(options["idempotency_ttl"], name)
+            options["idempotency_ttl"] = seconds_of(options["idempotency_ttl"], f"{name}: idempotency_ttl")
         if not isinstance(options.get("remember_failure", False), bool):
             raise WrongOptions(f"{name}: remember_failure={options['remember_failure']!r} must be True or False")
         answer = options.get("duplicate_result")
@@ -38,17 +34,3 @@ class Idempotency(Middleware):
                 json.dumps(answer, allow_nan=False)
             except (TypeError, ValueError, RecursionError) as error:
                 raise WrongOptions(f"{name}: duplicate_result={answer!r} must have a JSON form: {error}") from None
-
-
-def _seconds(given: object, name: str) -> float:
-    found = re.fullmatch(r"(\d{1,9})([smhd])", given) if isinstance(given, str) else None
-    if found:
-        seconds: object = int(found[1]) * UNIT_SECONDS[found[2]]
-    else:
-        seconds = given
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0.001 <= seconds <= MOST_TTL_SECONDS:
-        raise WrongOptions(
-            f'{name}: idempotency_ttl={given!r} must be seconds, or text such as "90s", "15m", "24h" or "7d": '
-            "more than 0, and a year at most"
-        )
-    return float(seconds)

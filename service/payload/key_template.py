@@ -23,9 +23,9 @@ class KeyTemplate:
     escaped: frozenset[str]
 
     @classmethod
-    def of(cls, template: str, contract: PayloadContract) -> "KeyTemplate":
+    def of(cls, template: str, contract: PayloadContract, option: str = "idempotency_key") -> "KeyTemplate":
         """Read a template. Raises DeclarationError where it does not fit the payload."""
-        where = f"{contract.actor_name}: idempotency_key={template!r}"
+        where = f"{contract.actor_name}: {option}={template!r}"
         try:
             pieces = list(Formatter().parse(template))
         except ValueError as error:
@@ -60,7 +60,7 @@ class KeyTemplate:
             if value is None:
                 return None
             if isinstance(value, list | dict):
-                problem = "is a list or an object, which can't be part of an idempotency key"
+                problem = "is a list or an object, which can't be part of a key"
                 raise PayloadError(self.actor_name, [(".".join(way), problem)])
             text += literal + self._as_text(value)
         return text + self.tail

@@ -16,7 +16,7 @@ from service.broker import RedisBroker
 from service.broker.once import remembered
 from service.broker.outcome import Succeeded
 from service.broker.settlement import settlement_of
-from service.job import Job
+from service.job import Job, Unique, job
 from service.state.database import engine_for
 from service.state.history import History
 from service.state.states import Status
@@ -207,3 +207,17 @@ def test_a_duplicate_says_that_it_was_skipped(client: TestClient, broker: RedisB
         ("succeeded", 7, None),
         ("succeeded", 7, True),
     ]
+
+
+def test_a_send_that_meets_a_job_with_its_unique_key_is_a_conflict_that_names_it(
+    app: Any, client: TestClient, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.job.broker", broker)
+
+    @job(name="account.sync", queue="default", unique=Unique("{account}"))
+    def sync(*, account: str) -> None: ...
+
+    first, second = (client.post("/jobs", json={"type": sync.actor_name, "payload": {"account": "a"}}) for _ in "ab")
+    assert (first.status_code, second.status_code) == (202, 409)
+    assert second.json()["type"] == "urn:callboard:problem:job-exists"
+    assert second.json()["job_id"] == first.json()["job_id"]
