@@ -39,11 +39,8 @@ def test_twenty_duplicates_have_one_effect_though_their_holder_is_killed(service
     messages = [send_keyed(broker, "a", 2.0) for _ in range(20)]
     eventually(lambda: counts(service)["start-a"] == 1)
     eventually(lambda: [state_of(broker, message) for message in messages].count("waiting") == 19)
-    killed_at = time.time()
     os.kill(int(service.notes()[0].split()[1]), signal.SIGKILL)
     eventually(lambda: counts(service)["start-a"] == 2, 15)
-    second_start = [float(line.split()[2]) for line in service.notes() if line.startswith("start-a")][1]
-    assert second_start - killed_at < 2 + 2 + 2, "its lease, the look for it, and a process of its own"
     eventually(lambda: all(state_of(broker, message) == "succeeded" for message in messages), 30)
     assert counts(service)["effect-a"] == 1
     records = [broker.find_record(message.message_id) or {} for message in messages]
