@@ -64,6 +64,15 @@ def drain(_):
 drain.prepare = lambda: broker.send_many([job.message(DATA) for _ in range(JOBS)])
 
 
+def drain_keyed(_):
+    drain(_)
+
+
+drain_keyed.prepare = lambda: broker.send_many(
+    [job.message_with_options(args=(DATA,), idempotency_key=f"cost:{number}") for number in range(JOBS)]
+)
+
+
 def send(_):
     for _ in range(JOBS):
         job.send(DATA)
@@ -94,5 +103,7 @@ if __name__ == "__main__":
         measure("single sends", send)
         measure("send_many", batch)
         measure("drain, one process of 8 threads", drain)
+        drain.worker.stop()
+        measure("drain, each with a key of its own", drain_keyed)
         drain.worker.stop()
     broker.client.flushall()

@@ -8,6 +8,7 @@
     ├── IdempotencyKeyReused     a key came with another request before
     ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
+    ├── JobExists                a send is refused, since an unfinished job has its unique key
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── TooManyFollowUps         a job sends more than can wait for its success
@@ -95,6 +96,18 @@ class UnknownJobType(CallboardError):
         self.job_type = job_type
         self.known = known
         super().__init__(f"Unknown job type: {shorten(job_type)}")
+
+
+class JobExists(CallboardError):
+    """A send is refused: the job `job_id`, which has not ended, has the same unique key. Nothing was stored."""
+
+    code = "job-exists"
+    status = 409
+
+    def __init__(self, job_id: str, key: str) -> None:
+        self.job_id = job_id
+        self.key = key
+        super().__init__(f"Job {job_id} has not ended and has the unique key {shorten(key)}")
 
 
 class UnreadableMessage(CallboardError):

@@ -21,11 +21,13 @@ from dramatiq.message import Message
 
 from service.broker import broker
 from service.broker.message_checks import INHERITED, MOST_CHARACTERS
+from service.broker.once import FIRST_RESULT, check_key
 from service.broker.outgoing import collect, send_at_once
-from service.errors import DeclarationError, Permanent
+from service.errors import DeclarationError, JobExists, PayloadError, Permanent
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
-from service.payload import PayloadContract, PayloadVersions, Personal, Upgrade
+from service.middleware.unique import Unique
+from service.payload import KeyTemplate, PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
@@ -33,8 +35,10 @@ __all__ = [
     "Backoff",
     "Job",
     "JobContext",
+    "JobExists",
     "Permanent",
     "Personal",
+    "Unique",
     "current_job",
     "get_settings",
     "job",
@@ -48,10 +52,18 @@ R = TypeVar("R")
 class Job(Actor[P, R]):
     """A Dramatiq actor whose payload is checked. `send`, `message`, `send_with_options` and calls work as there."""
 
+    #: Makes a job's idempotency key of its payload's JSON.
+    key_of: Callable[[dict[str, Any]], str | None] | None = None
+    #: Makes its unique key.
+    unique_of: Callable[[dict[str, Any]], str | None] | None = None
+
     def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
         self.contract = PayloadContract.of(fn, declaration["actor_name"])
         #: Where the payload has had earlier versions.
         self.versions: PayloadVersions | None = declaration.get("options", {}).get("payload_versions")
+        options = declaration["options"]
+        self.key_of = self._maker("idempotency_key", options.pop("idempotency_key", None))
+        self.unique_of = self._maker("unique_key", options.pop("unique_key", None))
         super().__init__(fn, **declaration)
 
     def message_with_options(
@@ -72,7 +84,27 @@ class Job(Actor[P, R]):
         for name in INHERITED & options.keys():
             if not isinstance(options[name], str) or len(options[name]) > MOST_CHARACTERS:
                 raise WrongOptions(f"{self.actor_name}: {name} must be text of up to {MOST_CHARACTERS} characters")
+        for option, key_of in (("idempotency_key", self.key_of), ("unique_key", self.unique_of)):
+            if key_of and option not in options:
+                options[option] = self._key(option, key_of, payload)
+                check_key(options[option], self.actor_name, option)  # before a batch or a delay comes between
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
+
+    def _maker(self, option: str, key: object) -> Callable[[dict[str, Any]], str | None] | None:
+        if isinstance(key, str):
+            return KeyTemplate.of(key, self.contract, option).fill
+        if key is None or callable(key):
+            return cast("Any", key)
+        raise DeclarationError(f"{self.contract.actor_name}: {option}={key!r} must be text or a function")
+
+    def _key(self, option: str, key_of: Callable[[dict[str, Any]], str | None], payload: dict[str, Any]) -> str | None:
+        try:
+            return key_of(payload)
+        except PayloadError:
+            raise
+        except Exception as error:
+            problem = f"its function has failed: {type(error).__name__}: {error}"
+            raise PayloadError(self.actor_name, [(option, problem)]) from error
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""
@@ -111,6 +143,11 @@ def job(
     version: int = 1,
     upgrades: Mapping[int, Upgrade] | None = None,
     max_payload_bytes: int | None = None,
+    idempotency_key: str | Callable[[dict[str, Any]], str | None] | None = None,
+    idempotency_ttl: str | float | None = None,
+    duplicate_result: Any = FIRST_RESULT,
+    remember_failure: bool = False,
+    unique: Unique | None = None,
 ) -> _Declare:
     """Declare an actor.
 
@@ -127,6 +164,14 @@ def job(
     version: of the payload, raised with each change that is more than a new field with a default.
     upgrades: by version, what makes the next version's payload of one: a function from JSON to JSON.
     max_payload_bytes: the largest payload, as JSON, in place of CALLBOARD_MAX_PAYLOAD_BYTES.
+    settle_at_once: whether an outcome is in Redis before the thread takes its next job. A crash then repeats no job of
+        this actor that has ended, and each waits for a round trip.
+    idempotency_key: of jobs with the same key in a queue, one takes effect. A text with fields of the payload in
+        braces, such as `email:{to}:{ref_id}`, or a function of the payload's JSON. No key where a field is None.
+    idempotency_ttl: for how long after its success a key's further jobs are duplicates: seconds, or text such as "24h".
+    duplicate_result: the result of duplicates, in place of the first job's own.
+    remember_failure: whether a job that has died keeps its key as well: duplicates then die too.
+    unique: refuses a send while a job with the same unique key has not ended: JobExists.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -148,6 +193,18 @@ def job(
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
         options["max_retries"] = max_attempts - 1
+    given = {"idempotency_ttl": idempotency_ttl, "remember_failure": remember_failure or None}
+    keyed: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    if duplicate_result is not FIRST_RESULT:
+        keyed["duplicate_result"] = duplicate_result
+    if keyed and idempotency_key is None:
+        raise DeclarationError(f"{name}: {', '.join(keyed)} has no effect without an idempotency_key")
+    if idempotency_key is not None:
+        options |= {"idempotency_key": idempotency_key, **keyed}
+    if unique is not None:
+        options["unique_key"] = unique.key
+        if unique.window is not None:
+            options["unique_window"] = unique.window
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)

@@ -62,6 +62,9 @@ class JobView(BaseModel):
     result: Any = None
     error: JobError | None = None
     progress: Progress | None = None
+    skipped: Annotated[
+        bool, Field(description="There when it ended as another of its idempotency key, without a run.")
+    ] = False
 
 
 @router.post("/jobs", status_code=202, response_model=JobAccepted, openapi_extra=_BODY)
@@ -113,6 +116,8 @@ def _view(snapshot: Snapshot) -> JobView:
     elif status is Status.FAILED:
         error = snapshot.error or {"type": "Unknown", "message": ""}
         outcome["error"] = JobError(type=error["type"], message=error["message"])
+    if snapshot.skipped:
+        outcome["skipped"] = True
     return JobView(
         job_id=snapshot.job_id,
         type=snapshot.type,

@@ -15,6 +15,7 @@ from service.errors import (
     BrokerUnavailable,
     CallboardError,
     InvalidRequest,
+    JobExists,
     PayloadError,
     UnknownJobType,
     shorten,
@@ -63,6 +64,8 @@ async def _callboard_error(request: Request, error: Exception) -> Problem:
         members = _listed(error.problems)
     if isinstance(error, UnknownJobType):
         members["known_types"] = error.known
+    if isinstance(error, JobExists):
+        members["job_id"] = error.job_id
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored
     if error.retryable and error.status != 503:

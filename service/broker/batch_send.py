@@ -10,7 +10,7 @@ from dramatiq.message import Message
 from redis.exceptions import NoScriptError
 
 from service.broker.wire import Row
-from service.errors import BrokerUnavailable
+from service.errors import BrokerUnavailable, JobExists
 
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
@@ -63,7 +63,7 @@ class BatchSend:
                 self._note_stored(batch)
                 continue
             self._report.fail(batch.messages, failure)
-            if not isinstance(error, redis.ResponseError):
+            if not isinstance(error, redis.ResponseError | JobExists):
                 for late in self._under_way:
                     self._report.fail(late.messages, failure)
                 rest = BrokerUnavailable(f"Not sent, since the sends before it failed: {failure}", may_be_stored=False)
@@ -83,6 +83,8 @@ class BatchSend:
         size = 0
         while self._prepared < len(messages) and len(rows) < SEND_BATCH and size < SEND_BYTES:
             message = messages[self._prepared]
+            if rows and message.options.get("unique_key"):
+                break  # one that may be refused is sent by itself, after these
             self._prepared += 1
             try:
                 self._broker.emit_before("enqueue", message, self._delay_ms)
@@ -90,17 +92,21 @@ class BatchSend:
                 rows.append(row)
                 fit.append(message)
                 size += len(row.data)
+                if row.unique:
+                    break
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not keep the others back
                 self._report.fail([message], error)
         return _Batch(fit, rows, self._broker.producer.next_pipelined_send())
 
-    def _failure_of(self, batch: _Batch, error: redis.RedisError | None) -> BrokerUnavailable | None:
-        if error is None:
-            return None
+    def _failure_of(
+        self, batch: _Batch, error: redis.RedisError | JobExists | None
+    ) -> BrokerUnavailable | JobExists | None:
+        if error is None or isinstance(error, JobExists):
+            return error
         if isinstance(error, NoScriptError | redis.ConnectionError):
             try:
                 self._broker.send_rows(self._queue, batch.rows, batch.send)
-            except BrokerUnavailable as still:
+            except (BrokerUnavailable, JobExists) as still:
                 return still
             return None
         return self._broker.unavailable(error)

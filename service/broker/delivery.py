@@ -24,6 +24,10 @@ class Lease(NamedTuple):
     #: Deliveries of this attempt whose worker died, and how many there may be.
     lapses: int
     max_deliveries: int
+    #: The idempotency key, or nothing.
+    key: str = ""
+    #: Whether its key's job has ended before: then what was fetched with it is not the message but that job's record.
+    is_duplicate: bool = False
 
     @property
     def is_suspect(self) -> bool:

@@ -5,8 +5,12 @@ entry in the queue, with
 
     sent      DELAY_MS CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR, with - for no delay
     started   - CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR
-    settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text)
+    waiting   as started: it has met the holder of its idempotency key
+    settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text); skipped,
+              "true" for a duplicate
     progress, log   JSON: see note.lua. They change no state.
+
+After ACTOR there may be a tab and an idempotency key.
 
 The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
 """
@@ -66,7 +70,8 @@ def live(
     if message is None:
         return None
     try:
-        _, created, attempt, _, actor = message.partition(b"\n")[0].decode(errors="replace").split(" ", 4)
+        header = message.partition(b"\n")[0].partition(b"\t")[0]
+        _, created, attempt, _, actor = header.decode(errors="replace").split(" ", 4)
         runs_before = int(attempt) - 1
     except ValueError:
         return None  # no header of ours: the next fetch makes a dead letter of it
@@ -87,8 +92,10 @@ def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]
 
 
 def _from_words(kind: str, value: str, at: str) -> dict[str, str]:
-    delay, created, attempt, _, actor = value.split(" ", 4)
+    delay, created, attempt, _, actor = value.partition("\t")[0].split(" ", 4)
     known = {"created_at": created, "attempt": attempt, "type": actor}
     if kind == "started":
         return {**known, "state": "running", "started_at": at}
+    if kind == "waiting":
+        return {**known, "state": "waiting", "attempt": str(int(attempt) - 1)}
     return {**known, "state": "pending" if delay == "-" else "scheduled", "attempt": "0"}

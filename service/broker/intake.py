@@ -10,6 +10,7 @@ from dramatiq.message import Message
 from service.broker.delivery import Delivery, Lease
 from service.broker.message_checks import FORMAT, check_place, format_of, payload_version_of
 from service.broker.messages import decode_fields, encode_fields, message_of
+from service.broker.once import duplicate
 from service.broker.outcome import Failure
 from service.broker.settlement import Settlement, dead, left_to_others
 from service.errors import UnreadableMessage
@@ -36,6 +37,10 @@ class Intake:
     def open(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
         """Return a message's delivery, or None where it does not run here: then its outcome is on its way."""
         try:
+            if lease.is_duplicate:
+                actor = self._find_actor(actor_name)
+                self._settle(duplicate(lease, actor_name, data, actor.options if actor else {}))
+                return None
             return self._read(lease, actor_name, data)
         except UnreadableMessage as error:
             failure = Failure("unreadable", str(error), "")

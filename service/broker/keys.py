@@ -30,7 +30,7 @@ class Keys:
 
     @property
     def leases(self) -> str:
-        """Hash: entry to `token started_ms worker` of the delivery that holds it, with `begun` where a suspect has."""
+        """Hash: entry to the delivery that holds it: see common.lua."""
         return self._key("leases")
 
     @property
@@ -42,6 +42,26 @@ class Keys:
     def lapses(self) -> str:
         """Hash: entry to the number of its deliveries whose worker died, maybe of it."""
         return self._key("lapses")
+
+    @property
+    def once(self) -> str:
+        """Hash: idempotency key to who holds it, or to how its job ended: see common.lua."""
+        return self._key("once")
+
+    @property
+    def once_until(self) -> str:
+        """Sorted set: idempotency keys whose job has ended, by the time at which they are free again."""
+        return self._key("once-until")
+
+    @property
+    def once_waiting(self) -> str:
+        """Sorted set by text: entries that wait for the holder of their idempotency key."""
+        return self._key("once-waiting")
+
+    @property
+    def unique(self) -> str:
+        """Hash: unique key to `ENTRY UNTIL_MS` of who has it, as long as that entry is in `messages`; 0 for no time."""
+        return self._key("unique")
 
     @property
     def dead(self) -> str:

@@ -31,6 +31,7 @@ from service.broker.holdings import Holdings
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.notes import Note, Notes
+from service.broker.once import remembered
 from service.broker.outcome import Failure
 from service.broker.outgoing import FollowUp, collecting
 from service.broker.producer import Producer
@@ -141,7 +142,7 @@ class RedisBroker(Broker):
 
     @cached_property
     def settler(self) -> Settler:
-        return Settler(self.settle, is_idle=lambda: self.slots.is_idle, give_up=self._forget)
+        return Settler(self.settle, lambda: self.slots.is_idle, self._forget, self.slots.may_end_soon)
 
     @cached_property
     def relay(self) -> Relay:
@@ -211,7 +212,11 @@ class RedisBroker(Broker):
             self.send(message, delay_ms=delay)
         else:
             policy_of(message.queue_name)
-            follow_ups.add(FollowUp(message.queue_name, message.message_id, self.row(message, delay).packed()))
+            row = self.row(message, delay)
+            if row.unique:
+                self.send_rows(message.queue_name, [row])  # the job is to know at once whether that is refused
+            else:
+                follow_ups.add(FollowUp(message.queue_name, message.message_id, row.packed()))
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -229,7 +234,8 @@ class RedisBroker(Broker):
         """Send a message, and return whether it was stored.
 
         Of several sends of one message id within `once_within_seconds`, whoever makes them, the first is stored.
-        Raises BrokerUnavailable, and DeclarationError for a queue that no worker could serve.
+        Raises BrokerUnavailable, JobExists for a unique key that is taken, and DeclarationError for a queue that no
+        worker could serve.
         """
         policy_of(message.queue_name)
         rows = [self.row(message, delay_ms)]
@@ -339,7 +345,11 @@ class RedisBroker(Broker):
         except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
             settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error))
         actor = self._known_actor(delivery.actor_name)
-        if actor and actor.options.get("settle_at_once"):
+        options = actor.options if actor else {}
+        if delivery.lease.key:
+            # At once: what ends before its key is kept would take effect again after a crash.
+            self.settler.settle_now(remembered(settlement, options))
+        elif options.get("settle_at_once"):
             self.settler.settle_now(settlement)
         else:
             self.settler.add(settlement)

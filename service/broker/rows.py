@@ -7,6 +7,7 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker.messages import encode_message
+from service.broker.once import check_key
 from service.broker.wire import Row
 from service.errors import PayloadError
 from service.payload import check_is_json, check_size
@@ -52,8 +53,10 @@ def row_of(
             max_payload_bytes = actor.options.get("max_payload_bytes", max_payload_bytes)
     if len(data) > max_payload_bytes:
         check_size(message.actor_name, message.args, message.kwargs, max_payload_bytes)
-    attempt = 1
+    attempt, key, unique = 1, "", ""
     if options := message.options:
+        key = check_key(options.get("idempotency_key"), message.actor_name)
+        unique = check_key(options.get("unique_key"), message.actor_name, "unique_key")
         priority = int(options.get("priority", priority))
         attempt = int(options.get("retries", 0)) + 1
     return Row(
@@ -64,4 +67,7 @@ def row_of(
         attempt,
         most,
         data,
+        key,
+        unique,
+        int(actor.options.get("unique_window", 0) * 1000) if actor and unique else 0,
     )

@@ -18,11 +18,14 @@ class Settlement(NamedTuple):
     data: bytes | None = None
     #: What the job has sent, and what goes out in the same step.
     follow_ups: tuple[FollowUp, ...] = ()
+    #: For how long the idempotency key that the delivery holds stays taken after "done" or "dead"; None for not at all.
+    keep_ms: int | None = None
 
     def packed(self) -> bytes:
         """Return it as settle.lua takes it."""
         lease = self.lease
-        head = f"{lease.entry} {lease.token} {self.outcome} {self.event}".encode()
+        keep = "" if self.keep_ms is None else f":{self.keep_ms}"
+        head = f"{lease.entry} {lease.token} {self.outcome}{keep} {self.event}".encode()
         return head if self.data is None else b"%b\n%b" % (head, self.data)
 
     def packed_follow_ups(self) -> list[bytes]:

@@ -8,11 +8,14 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from functools import partial
 from threading import Condition, Thread
 
 import redis
 
 from service.broker.settlement import Settlement
+from service.broker.together import Together
+from service.queues import QUEUES
 
 COMPANY_SECONDS = 0.002
 BATCH = 200
@@ -23,18 +26,26 @@ logger = logging.getLogger(__name__)
 
 
 class Settler:
-    """Sends settlements from a thread of its own. `carry_out` sends one queue's batch, `give_up` forgets a lease."""
+    """Sends settlements from a thread of its own.
+
+    `carry_out` sends one queue's batch, `give_up` forgets a lease. `expects_more` says of a queue of which some threads
+    wait for their settlement whether others may come soon.
+    """
 
     def __init__(
         self,
         carry_out: Callable[[str, list[Settlement]], None],
         is_idle: Callable[[], bool],
         give_up: Callable[[Settlement], None],
+        expects_more: Callable[[str, int], bool],
     ) -> None:
         self._carry_out = carry_out
         self._give_up = give_up
         self._is_idle = is_idle
         self._waiting: deque[Settlement] = deque()
+        self._at_once = {
+            queue: Together(partial(self._settle_now, queue), BATCH, partial(expects_more, queue)) for queue in QUEUES
+        }
         self._sleeping = False
         self._condition = Condition()
         self._closing = False
@@ -54,11 +65,17 @@ class Settler:
                 self._condition.notify()
 
     def settle_now(self, settlement: Settlement) -> None:
-        """Settle one outcome in this thread. What Redis does not take now is kept with the others."""
+        """Settle one outcome before this thread goes on. What Redis does not take now is kept with the others."""
+        self._at_once[settlement.lease.queue].settle(settlement)
+
+    def _settle_now(self, queue: str, batch: list[Settlement]) -> None:
         try:
-            self._carry_out(settlement.lease.queue, [settlement])
-        except redis.RedisError:
-            self.add(settlement)
+            self._carry_out(queue, batch)
+        except BaseException as error:
+            for settlement in batch:
+                self.add(settlement)
+            if not isinstance(error, redis.RedisError):
+                raise
 
     def close(self, timeout_seconds: float) -> bool:
         """Settle what is there, then stop. Returns whether all was settled in time."""

@@ -3,6 +3,7 @@
 Every method raises redis.RedisError. None is repeated here: who calls knows what may be repeated.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from service.broker.notes import Note
 from service.broker.outgoing import FollowUp
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
+from service.errors import JobExists
 from service.queues import QUEUES
 from service.settings import MAX_MESSAGE_BYTES
 
@@ -26,12 +28,13 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
-        *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages", "outgoing"),
-        *("progress", "checkpoints"),
+        *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages", "outgoing", "progress", "checkpoints"),
+        *("once", "once_until", "once_waiting"),
     ),
     "settle": (
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
         *("leases", "deadlines", "lapses", "dead", "dead_messages", "outgoing", "progress", "checkpoints"),
+        *("once", "once_until", "once_waiting"),
     ),
     "note": ("leases", "progress", "checkpoints", "events"),
     "renew": ("leases", "deadlines"),
@@ -41,7 +44,7 @@ MOST_PRODUCERS = 1000
 
 
 class Row(NamedTuple):
-    """One message to be sent. `priority` 0 (first) to 9; `delay_ms` None for at once."""
+    """One message to be sent. `priority` 0 (first) to 9; `delay_ms` None for at once; `key` empty for none."""
 
     entry: str
     actor: str
@@ -50,10 +53,16 @@ class Row(NamedTuple):
     attempt: int
     max_deliveries: int
     data: bytes
+    key: str = ""
+    #: The send is refused while an unfinished job has it, for `window_ms` after that one's send; 0 for no such limit.
+    unique: str = ""
+    window_ms: int = 0
 
     def packed(self) -> bytes:
         """Return it as enqueue.lua takes it."""
-        entry, actor, priority, delay_ms, attempt, most, data = self
+        entry, actor, priority, delay_ms, attempt, most, data, key, _, _ = self
+        if key:
+            actor = f"{actor}\t{key}"
         delay = "-" if delay_ms is None else delay_ms
         return f"{entry} {priority} {delay} {attempt} {most} {actor}\n".encode() + data
 
@@ -83,26 +92,50 @@ class Wire:
         self._for_producer: dict[tuple[str, str], Packed] = {}
 
     def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
-        """Put messages on a queue. `send` is the producer and the number of its send. Returns False if refused."""
-        return self._scripts.call(self._enqueue_call(queue, rows, send, once_within_seconds)) != -1
+        """Put messages on a queue. `send` is the producer and the number of its send. Returns False if refused.
+
+        Raises JobExists where the only row has a unique key that an unfinished job has; several rows have none.
+        """
+        reply = self._scripts.call(self._enqueue_call(queue, rows, send, once_within_seconds))
+        if isinstance(reply, bytes):
+            raise _exists(reply, rows)
+        return reply != -1
 
     def enqueue_each(
         self, queue: str, batches: Iterable[tuple[Sequence[Row], tuple[str, int]]]
-    ) -> Iterator[redis.RedisError | None]:
+    ) -> Iterator[redis.RedisError | JobExists | None]:
         """Enqueue batches in order, each sent while Redis works on the one before. Gives what went wrong with each.
 
         Where the connection fails, the error is given for the next batch too, if that was sent already.
         """
-        for reply in self._scripts.call_each(self._enqueue_call(queue, rows, send) for rows, send in batches):
-            yield reply if isinstance(reply, redis.RedisError) else None
+        sent: deque[Sequence[Row]] = deque()
+
+        def calls() -> Iterator[Call]:
+            for rows, send in batches:
+                sent.append(rows)
+                yield self._enqueue_call(queue, rows, send)
+
+        for reply in self._scripts.call_each(calls()):
+            rows = sent.popleft()
+            if isinstance(reply, bytes):
+                yield _exists(reply, rows)
+            else:
+                yield reply if isinstance(reply, redis.RedisError) else None
 
     def _enqueue_call(
         self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0
     ) -> Call:
         producer, number = send
+        first = rows[0]
+        if first.unique:
+            keys = Keys(self._namespace, queue)
+            own = (keys.producer(producer), keys.sent(first.entry), keys.unique)
+            constant = _constant(self._namespace, queue, "enqueue", *own)
+            arguments: list[Argument] = [number, once_within_seconds, first.packed(), first.unique, first.window_ms]
+            return Call("enqueue", constant, arguments)
         if once_within_seconds:
             keys = Keys(self._namespace, queue)
-            constant = _constant(self._namespace, queue, "enqueue", keys.producer(producer), keys.sent(rows[0].entry))
+            constant = _constant(self._namespace, queue, "enqueue", keys.producer(producer), keys.sent(first.entry))
         else:
             constant = self._enqueue_constant(queue, producer)
         return Call("enqueue", constant, [number, once_within_seconds, *[row.packed() for row in rows]])
@@ -131,14 +164,15 @@ class Wire:
         keys = Keys(self._namespace, queue)
         mine = f" {self._worker_id}".encode()
         # Of a suspect that has begun, the lease ends otherwise: it was received.
-        leases = {entry: lease for entry, lease in self._client.hgetall(keys.leases).items() if lease.endswith(mine)}
+        held_now = self._client.hgetall(keys.leases)
+        leases = {entry: lease for entry, lease in held_now.items() if lease.partition(b"\t")[0].endswith(mine)}
         if not leases:
             return []
         found: list[tuple[Lease, str]] = []
         messages = self._client.hmget(keys.messages, *leases)
         for (entry, held), stored in zip(leases.items(), messages, strict=True):
             if stored is not None:
-                token, started, _ = held.split(b" ")
+                token, started, _ = held.split(b" ", 2)
                 packed = b"%d 0 %b %b" % (len(stored.partition(b"\n")[2]), entry, stored)  # as a fetch packs it
                 [(lease, actor, _)] = _leased(queue, packed, started_ms=int(started), token=int(token))
                 found.append((lease, actor))
@@ -198,8 +232,17 @@ class Wire:
         for number, queue in enumerate(QUEUES):
             final, message, lease, due = replies[number * 4 : number * 4 + 4]
             if found := events.live(job_id, queue, final=final, message=message, lease=lease, due=due):
+                if message is not None and self._waits_for_its_key(queue, job_id, message):
+                    found["state"] = "waiting"
                 return found
         return None
+
+    def _waits_for_its_key(self, queue: str, entry: str, stored: bytes) -> bool:
+        header, _, key = stored.partition(b"\n")[0].partition(b"\t")
+        if not key:
+            return False
+        name = b"%b\t%b\t%b" % (key, header.partition(b" ")[0].rjust(16, b"0"), entry.encode())
+        return self._client.zscore(Keys(self._namespace, queue).once_waiting, name) is not None
 
     def backlog(self, queue: str) -> int:
         """Return the number of messages that are not settled (ready, delayed and held), and of those going out."""
@@ -228,6 +271,11 @@ class Wire:
         keys = Keys(self._namespace, queue)
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
         self._client.delete(keys.dead, keys.dead_messages, keys.outgoing, keys.progress, keys.checkpoints)
+        self._client.delete(keys.once, keys.once_until, keys.once_waiting, keys.unique)
+
+
+def _exists(reply: bytes, rows: Sequence[Row]) -> JobExists:
+    return JobExists(reply.decode().partition("~")[0], rows[0].unique)
 
 
 def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:
@@ -235,7 +283,8 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
     while end < len(packed):
         start = packed.index(b"\n", end) + 1
         words = packed[end : start - 1].decode(errors="replace").split(" ", 7)
-        length, lapses, entry, _, created, attempt, most, actor = words
+        length, lapses, entry, _, created, attempt, most, named = words
+        actor, _, key = named.partition("\t")
         end = start + int(length)
         lease = Lease(
             queue,
@@ -244,8 +293,10 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
             started_ms,
             int(created),
             int(attempt),
-            int(lapses),
+            0 if lapses == "=" else int(lapses),
             int(most),
+            key,
+            lapses == "=",
         )
         yield lease, actor, packed[start:end]
         token += 1

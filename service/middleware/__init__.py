@@ -14,12 +14,14 @@ from service.middleware.context import CurrentJob
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
 from service.middleware.follow_ups import NextSteps, OwnCallbacks
+from service.middleware.idempotency import Idempotency
 from service.middleware.outcomes import Outcomes
 from service.middleware.payload_options import PayloadOptions
 from service.middleware.probe import WorkerProbe
 from service.middleware.quarantine import Quarantine
 from service.middleware.retries import Retries
 from service.middleware.time_limit import TimeLimit
+from service.middleware.unique import UniqueJobs
 
 
 def chain() -> list[Middleware]:
@@ -28,6 +30,8 @@ def chain() -> list[Middleware]:
         WorkerProbe(),  # first to start and last to stop: a worker must be seen while the rest boots and drains
         QueueDefaults(),  # fills in the queue's policy before any other looks at an actor's options
         PayloadOptions(),  # only checks what an actor declares
+        Idempotency(),  # checks options only: the scripts that lease and settle a job decide
+        UniqueJobs(),  # checks options only: the script that stores a job decides
         Quarantine(),  # wraps the actor's function itself, inside of all hooks
         CurrentJob(),  # outside all that may run the job's code or log about it
         Outcomes(),  # before Retries, whose verdict it reads on the way up

@@ -50,6 +50,16 @@ class JobContext:
     _cursor: str | None = None
 
     @property
+    def idempotency_key(self) -> str | None:
+        """The job's own key, the same in every attempt: for outside services that take one."""
+        return self.lease.key or None if self.lease else None
+
+    @property
+    def fencing_token(self) -> int:
+        """Rises with every delivery of the queue: what keeps the highest one refuses a holder whose lease was lost."""
+        return int(self.lease.token) if self.lease else 0
+
+    @property
     def tenant(self) -> str | None:
         """For whom the job works: the option `tenant` of its send, or of that of the job that sent it."""
         return self.inherited.get("tenant")
@@ -133,13 +143,12 @@ class CurrentJob(Middleware):
         assert isinstance(message, Delivery)
         assert isinstance(broker, RedisBroker)
         actor = broker.get_actor(message.actor_name)
-        context = JobContext(
-            message.message_id, actor.actor_name, message.queue_name, message.attempt, broker, message.lease
-        )
+        lease = message.lease
+        context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt, broker, lease)
         if options := message.options:
             context.inherited = {name: options[name] for name in INHERITED if options.get(name)}
             context.payload_version = payload_version_of(options)
-        if message.lease.is_suspect:
+        if lease.is_suspect:
             context.suspect = message.encode()
             context.time_limit_ms = message.options.get("time_limit") or actor.options.get(
                 "time_limit", DEFAULT_TIME_LIMIT_MS

@@ -1,12 +1,14 @@
 """What a job is called with: one JSON object, checked against one pydantic model, at both ends."""
 
 from service.payload.contract import PayloadContract, check_json
+from service.payload.key_template import KeyTemplate
 from service.payload.limits import check_is_json, check_size
 from service.payload.masking import Personal, masked
 from service.payload.versions import ONLY_THE_FIRST, PayloadVersions, Upgrade
 
 __all__ = [
     "ONLY_THE_FIRST",
+    "KeyTemplate",
     "PayloadContract",
     "PayloadVersions",
     "Personal",

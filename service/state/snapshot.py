@@ -27,6 +27,8 @@ class Snapshot:
     completed_at: datetime | None = None
     result: Any = None
     error: dict[str, str] | None = None
+    #: Whether it ended as the first job of its idempotency key had, without a run of its own.
+    skipped: bool = False
 
     def after(self, before: "Snapshot | None") -> "Snapshot":
         """Return this snapshot with what an older one knows better: the first start, the newest attempt."""
@@ -56,6 +58,7 @@ class Snapshot:
             result=_json(fields["result"]) if "result" in fields else None,
             # A job that succeeded in the end keeps no error of the attempts before.
             error=_error(fields["error"]) if "error" in fields and state is not State.SUCCEEDED else None,
+            skipped=fields.get("skipped") == "true",
         )
 
 

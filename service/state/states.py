@@ -1,9 +1,10 @@
 """The states of a job, the transitions between them, and the four-valued status that clients read.
 
-scheduled ──► pending, running, dead
-pending   ──► running, dead
-running   ──► scheduled, pending, running, retrying, succeeded, dead
-retrying  ──► running, dead
+scheduled ──► pending, waiting, running, dead
+pending   ──► waiting, running, dead
+waiting   ──► waiting, running, dead
+running   ──► scheduled, pending, waiting, running, retrying, succeeded, dead
+retrying  ──► waiting, running, dead
 succeeded     final
 dead          final
 """
@@ -17,6 +18,7 @@ class State(StrEnum):
 
     PENDING = "pending"
     SCHEDULED = "scheduled"
+    WAITING = "waiting"
     RUNNING = "running"
     RETRYING = "retrying"
     SUCCEEDED = "succeeded"
@@ -33,15 +35,25 @@ class Status(StrEnum):
 
 
 #: Each state, and where a job may go from it. A running job may run again, since its worker may have died; and may be
-#: pending or scheduled again, since its worker may have given it back or left it to others for a while.
+#: pending or scheduled again, since its worker may have given it back or left it to others for a while. What may
+#: run may meet another job that holds its idempotency key, and wait for that.
 TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
     {
-        State.SCHEDULED: frozenset({State.PENDING, State.RUNNING, State.DEAD}),
-        State.PENDING: frozenset({State.RUNNING, State.DEAD}),
+        State.SCHEDULED: frozenset({State.PENDING, State.WAITING, State.RUNNING, State.DEAD}),
+        State.PENDING: frozenset({State.WAITING, State.RUNNING, State.DEAD}),
+        State.WAITING: frozenset({State.WAITING, State.RUNNING, State.DEAD}),
         State.RUNNING: frozenset(
-            {State.SCHEDULED, State.PENDING, State.RUNNING, State.RETRYING, State.SUCCEEDED, State.DEAD}
+            {
+                State.SCHEDULED,
+                State.PENDING,
+                State.WAITING,
+                State.RUNNING,
+                State.RETRYING,
+                State.SUCCEEDED,
+                State.DEAD,
+            }
         ),
-        State.RETRYING: frozenset({State.RUNNING, State.DEAD}),
+        State.RETRYING: frozenset({State.WAITING, State.RUNNING, State.DEAD}),
         State.SUCCEEDED: frozenset(),
         State.DEAD: frozenset(),
     }
@@ -51,6 +63,7 @@ STATUS_OF: MappingProxyType[State, Status] = MappingProxyType(
     {
         State.SCHEDULED: Status.PENDING,
         State.PENDING: Status.PENDING,
+        State.WAITING: Status.PENDING,
         State.RETRYING: Status.PENDING,
         State.RUNNING: Status.RUNNING,
         State.SUCCEEDED: Status.SUCCEEDED,

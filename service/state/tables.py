@@ -1,6 +1,6 @@
 """The tables of job history. A change here needs a migration in `migrations/versions/`."""
 
-from sqlalchemy import JSON, BigInteger, Column, DateTime, Index, Integer, MetaData, Table, Text
+from sqlalchemy import JSON, BigInteger, Boolean, Column, DateTime, Index, Integer, MetaData, Table, Text, false
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 metadata = MetaData()
@@ -20,5 +20,6 @@ jobs = Table(
     Column("completed_at", DateTime(timezone=True)),
     Column("result", JSON(none_as_null=True), comment="as the actor returned it, keys in their order"),
     Column("error", JSONB(none_as_null=True)),
+    Column("skipped", Boolean, nullable=False, server_default=false(), comment="a duplicate, which did not run"),
     Index("callboard_jobs_created_at", "created_at"),
 )

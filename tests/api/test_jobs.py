@@ -14,9 +14,10 @@ from pydantic import BaseModel
 from service.api.app import build_app
 from service.broker import RedisBroker
 from service.broker.notes import Note
+from service.broker.once import remembered
 from service.broker.outcome import Succeeded
 from service.broker.settlement import settlement_of
-from service.job import Job
+from service.job import Job, Unique, job
 from service.state.database import engine_for
 from service.state.history import History
 from service.state.states import Status
@@ -203,3 +204,34 @@ def test_a_running_job_shows_its_progress(client: TestClient, broker: RedisBroke
     job = client.get(url).json()
     assert job["status"] == "succeeded"
     assert "progress" not in job
+
+
+def test_a_duplicate_says_that_it_was_skipped(client: TestClient, broker: RedisBroker) -> None:
+    shown: list[Any] = []
+    for _ in range(2):
+        message: Any = dramatiq.Message("default", "count.up", (), {"n": 1}, {"idempotency_key": "k"})
+        broker.send(message)
+        for delivery in broker.fetch("default", 1)[0]:
+            delivery.outcome = Succeeded("7")
+            broker.settle("default", [remembered(settlement_of(delivery), {})])
+        while broker.settler._waiting:
+            broker.settle("default", [broker.settler._waiting.popleft()])
+        shown.append(client.get(f"/jobs/{message.message_id}").json())
+    assert [(job["status"], job["result"], job.get("skipped")) for job in shown] == [
+        ("succeeded", 7, None),
+        ("succeeded", 7, True),
+    ]
+
+
+def test_a_send_that_meets_a_job_with_its_unique_key_is_a_conflict_that_names_it(
+    app: Any, client: TestClient, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.job.broker", broker)
+
+    @job(name="account.sync", queue="default", unique=Unique("{account}"))
+    def sync(*, account: str) -> None: ...
+
+    first, second = (client.post("/jobs", json={"type": sync.actor_name, "payload": {"account": "a"}}) for _ in "ab")
+    assert (first.status_code, second.status_code) == (202, 409)
+    assert second.json()["type"] == "urn:callboard:problem:job-exists"
+    assert second.json()["job_id"] == first.json()["job_id"]

@@ -79,6 +79,7 @@ class Writer:
         self.waiting()
         self.stock_messages()
         self.settled()
+        self.keyed()
         self.held()
 
     def note(self, message: Message[Any], kind: str, end: str, result: Any = None, attempt: int = 1) -> None:
@@ -179,6 +180,29 @@ class Writer:
             message, delivery = self.fetch_new(queue)
             self.broker.settle(queue, [settlement(delivery)])
             self.note(message, kind, "succeeded", 1)
+
+    def keyed(self) -> None:
+        """Idempotency keys: one whose job has succeeded, and one whose holder is dead while another waits for it."""
+        from service.broker.once import remembered
+        from service.broker.outcome import Succeeded
+        from service.broker.settlement import settlement_of
+
+        def send(key: str, **options: Any) -> Message[Any]:
+            message = self.actors.attempt.message_with_options(idempotency_key=key).copy(queue_name="webhooks")
+            self.broker.send(message, **options)
+            return message
+
+        done = send("key of the corpus: dönö")
+        [delivery], _ = self.broker.fetch("webhooks", 1)
+        delivery.outcome = Succeeded("1")
+        self.broker.settle("webhooks", [remembered(settlement_of(delivery), {})])
+        self.note(done, "has its key", "succeeded", 1)
+        holder, waiting = send("k"), send("k")
+        assert len(self.broker.fetch("webhooks", 2)[0]) == 1
+        self.note(holder, "holds its key", "succeeded", 1)
+        self.note(waiting, "waits for its key", "succeeded", 1)
+        duplicate = send("key of the corpus: dönö", delay_ms=2000)  # later than what is fetched here
+        self.note(duplicate, "duplicate", "succeeded", 1)
 
     def held(self) -> None:
         """What workers held when they died, which nobody has noticed yet, and what their deaths had left."""

@@ -95,9 +95,11 @@ def test_every_use_of_dev_that_is_named_exists() -> None:
 def test_the_examples_of_the_actors_guide_run(tmp_path: Path) -> None:
     guide = (ROOT / "docs/actors.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert len(examples) == 3
+    assert len(examples) == 5
     checks = """
 print(render_invoice.message(invoice_id=7).kwargs)
+print(send_receipt.message(to="a:b", order_id=7).options)
+print(sync_account.message(account="a").options, JobExists.status)
 print(send_invoice.message(Invoice(invoice_id=7)).kwargs)
 print(count_words.message("a b").args)
 """
@@ -106,6 +108,8 @@ print(count_words.message("a b").args)
     )
     assert done.stdout.splitlines() == [
         "{'invoice_id': 7, 'language': 'en'}",
+        "{'idempotency_key': 'receipt:a%3Ab:7'}",
+        "{'unique_key': 'sync:a'} 409",
         "{'invoice_id': 7, 'language': 'en'}",
         "('a b',)",
     ], done.stderr

@@ -13,6 +13,7 @@ class Place(StrEnum):
     READY = "ready"
     DELAYED = "delayed"
     LEASED = "leased"
+    WAITING = "waiting"
 
 
 @dataclass
@@ -25,12 +26,27 @@ class Item:
     created: int
     attempt: int
     most: int
+    key: str = ""
     place: Place = Place.READY
     lapses: int = 0
     begun: bool = False
     due: int = 0
     deadline: int = 0
     token: int = 0
+    is_duplicate: bool = False
+
+    @property
+    def claim(self) -> "Known":
+        return Known("claimed", self.token, self.name)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a key: `claimed` with a token and a name, or `done` or `failed` until then with a job."""
+
+    word: str
+    number: int
+    owner: str
 
 
 @dataclass(frozen=True)
@@ -41,20 +57,28 @@ class Sent:
     priority: int
     attempt: int
     most: int
+    key: str
 
 
 @dataclass
 class Model:
-    """One queue. `bound` is how many lapsed, and how many due messages one fetch returns."""
+    """One queue.
+
+    `bound` is how many lapsed, and how many due messages one fetch returns; `together` how many duplicates come back.
+    """
 
     now: int
     lease_ms: int
     bound: int
+    together: int
     counter: int = 0
     items: dict[str, Item] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     finals: set[str] = field(default_factory=set)
     once: set[str] = field(default_factory=set)
+    keys: dict[str, Known] = field(default_factory=dict)
+    #: Of the call that is under way: keys whose entries end or go back, with the claim and what is kept in its place.
+    left: list[tuple[str, Known | None, Known | None]] = field(default_factory=list)
     #: For each name the states of each of its lives: a finished job may be sent again.
     lives: dict[str, list[list[str]]] = field(default_factory=dict)
 
@@ -70,7 +94,7 @@ class Model:
             if name in self.items:
                 name = f"{name}~{last - number}"
             score = one.priority * PRIORITY_STEP + self.counter + 1 + number
-            item = Item(name, one.message_id, score, self.now, one.attempt, one.most)
+            item = Item(name, one.message_id, score, self.now, one.attempt, one.most, one.key)
             if delay_ms is not None:
                 item.place, item.due = Place.DELAYED, self.now + delay_ms
             self.items[name] = item
@@ -78,21 +102,77 @@ class Model:
         self.counter = last
         return True
 
-    def fetch(self, count: int) -> list[Item]:
-        """Return what lapsed and what is due, then lease."""
-        for item in self._first(Place.LEASED, lambda item: item.deadline)[: self.bound]:
-            if item.deadline <= self.now:
-                self._lapse(item, counts=item.begun or (item.lapses == 0 and item.most > 1))
+    def fetch(self, count: int) -> tuple[list[Item], bool]:
+        """Return what lapsed and what is due, then lease. Says as well whether there may be more."""
+        found = self._first(Place.LEASED, lambda item: item.deadline)[: self.bound]
+        lapsed = [item for item in found if item.deadline <= self.now]
+        self.left = [(item.key, item.claim, None) for item in lapsed if item.key]
+        self.bring_back()
+        for item in lapsed:
+            self._lapse(item, counts=item.begun or (item.lapses == 0 and item.most > 1))
+            if item.name not in self.items and item.key:
+                self.left = [(item.key, None, None)]
+                self.bring_back()
         for item in self._first(Place.DELAYED, lambda item: item.due)[: self.bound]:
             if item.due <= self.now:
                 item.place = Place.READY
         taken = self._first(Place.READY, lambda item: item.score)[:count]
+        leased: list[Item] = []
         for item in taken:
-            self.counter += 1
-            item.place, item.token, item.deadline = Place.LEASED, self.counter, self.now + self.lease_ms
-            item.begun = False
+            known = self._hindrance(item)
+            if known and known.word == "claimed":
+                item.place = Place.WAITING
+                self._event(item, "waiting")
+                continue
+            leased.append(item)
+            item.place, item.token = Place.LEASED, self.counter + len(leased)
+            item.deadline = self.now + self.lease_ms
+            item.begun, item.is_duplicate = False, known is not None
+            if item.key and not known:
+                self.keys[item.key] = item.claim
             self._event(item, "running")
-        return taken
+        self.counter += len(taken)
+        if not taken:
+            self._forget(self.bound)
+        return leased, len(taken) == count
+
+    def _hindrance(self, item: Item) -> Known | None:
+        known = self.keys.get(item.key)
+        if known is None:
+            return None
+        if known.word == "claimed":
+            return known if self.holds(known.owner, known.number) else None
+        is_own_failure = known.word == "failed" and known.owner == item.message_id
+        return known if known.number > self.now and not is_own_failure else None
+
+    def bring_back(self) -> None:
+        """End a call: free or keep the keys of what has left, and return what waited for them to ready."""
+        for key, claim, kept in self.left:
+            if claim and self.keys.get(key) == claim:
+                if kept:
+                    self.keys[key] = kept
+                else:
+                    del self.keys[key]
+        for key in {key for key, _, _ in self.left}:
+            known = self.keys.get(key)
+            if known is None or known.word != "claimed":
+                waiting = [item for item in self._first(Place.WAITING, lambda item: item.score) if item.key == key]
+                for item in waiting[: self.together if known else 1]:
+                    item.place = Place.READY
+        self.left = []
+
+    def settled(self) -> None:
+        """End a call of settlements."""
+        count = len(self.left)
+        if count:
+            self.bring_back()
+            self._forget(2 * count)
+
+    def _forget(self, count: int) -> None:
+        kept = [(known.number, key) for key, known in self.keys.items() if known.word != "claimed"]
+        for until, key in sorted(kept)[:count]:
+            if until <= self.now:
+                del self.keys[key]
 
     def soonest(self) -> int | None:
         """The ms until something comes due or lapses."""
@@ -105,11 +185,15 @@ class Model:
         item = self.items.get(name)
         return item is not None and item.place is Place.LEASED and item.token == token
 
-    def settle(self, name: str, token: int, outcome: str, delay_ms: int) -> bool:
-        """Carry out an outcome, or nothing where the delivery is not the newest."""
+    def settle(self, name: str, token: int, outcome: str, delay_ms: int, keep_ms: int | None = None) -> bool:
+        """Carry out an outcome, or nothing where the delivery is not the newest. `settled` ends the call."""
         if not self.holds(name, token):
             return False
         item = self.items[name]
+        if item.key:
+            word = "done" if outcome == "done" else "failed"
+            kept = None if keep_ms is None else Known(word, self.now + keep_ms, item.message_id)
+            self.left.append((item.key, item.claim, kept))
         match outcome:
             case "done" | "dead":
                 self._end(item, "succeeded" if outcome == "done" else "dead")

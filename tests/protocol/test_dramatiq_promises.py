@@ -62,13 +62,13 @@ def test_what_a_send_says_arrives(broker: RedisBroker, start_worker: StartWorker
     def take(*args: Any, **named: Any) -> None:
         message = CurrentMessage.get_current_message()
         assert message is not None
-        seen.append((message.message_id, args, named, message.options.get("tenant")))
+        seen.append((message.message_id, args, named, message.options.get("colour")))
 
     start_worker(threads=1)
     sent = [
         take.send(1, "two", [3], four=None),
-        take.send_with_options(args=(1,), kwargs={"b": {"c": 0.5}}, tenant="acme", delay=None),
-        broker.enqueue(take.message_with_options(args=("by hand",), tenant=7)),
+        take.send_with_options(args=(1,), kwargs={"b": {"c": 0.5}}, colour="acme", delay=None),
+        broker.enqueue(take.message_with_options(args=("by hand",), colour=7)),
     ]
     for message in sent:
         end_of(broker, message)

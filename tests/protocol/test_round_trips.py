@@ -12,6 +12,7 @@ from dramatiq.worker import Worker
 
 from service.broker import RedisBroker
 from service.broker.keys import Keys
+from service.errors import PayloadError
 from tests.brokers import broker_at
 from tests.commands import client_commands
 from tests.servers import RedisServer, eventually
@@ -77,7 +78,7 @@ def test_a_bad_message_is_named_and_keeps_no_other_back(broker: RedisBroker, bad
     report = broker.send_many(messages)
     [(refused, error)] = report.failed
     assert refused is messages[1200]
-    assert isinstance(error, ValueError | TypeError)
+    assert isinstance(error, ValueError | TypeError | PayloadError)
     assert report.stored == [*messages[:1200], *messages[1201:]]
     assert broker.wire.backlog("default") == 1499
 

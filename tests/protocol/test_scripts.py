@@ -41,7 +41,9 @@ def a_broker(flavour: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     def make(lease_seconds: float = 30) -> RedisBroker:
         monkeypatch.setenv("REDIS_URL", flavour.url)
-        settings = Settings().model_copy(update={"namespace": namespace, "lease_seconds": lease_seconds})
+        settings = Settings().model_copy(
+            update={"namespace": namespace, "lease_seconds": lease_seconds, "max_payload_bytes": 8_000_000}
+        )
         broker = RedisBroker(lambda: settings, chain())
 
         @dramatiq.actor(broker=broker, actor_name="t.act", queue_name=QUEUE, priority=5)
@@ -481,3 +483,18 @@ def test_of_many_jobs_settled_together_each_sends_its_own(broker: RedisBroker) -
     assert [FollowUp.unpack(element)[1] for element in broker.wire.outgoing(QUEUE, 1000)] == sent
     assert len(sent) == sum(number % 4 for number in range(40) if number % 3)
     assert keys_left(broker) == {"outgoing", "dead", "dead_messages"}
+
+
+def test_a_job_that_is_buried_brings_back_the_next_that_waits_for_its_key(a_broker: Any) -> None:
+    """It waited where it was not too long, and comes back to a worker that takes less."""
+    large, small = a_broker(), a_broker()
+    small.wire._most_bytes = 1000
+    messages = [a_message(text="x" * length).copy(options={"idempotency_key": "k"}) for length in (1, 2000, 1)]
+    for message in messages:
+        large.send(message)
+    first = fetch_one(large)
+    assert record(large, messages[1])["state"] == record(large, messages[2])["state"] == "waiting"
+    assert settle(large, first, Dead(FAILURE))
+    assert fetch(small) == []
+    assert record(large, messages[1])["state"] == "dead"
+    assert fetch_one(small).message_id == messages[2].message_id

@@ -1,5 +1,6 @@
 """Workers that crash, pause, lose replies and repeat themselves, under a clock that jumps, against a plain model."""
 
+import json
 import re
 import uuid
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from service.broker import RedisBroker, events
 from service.broker.delivery import Delivery
 from service.broker.keys import Keys
+from service.broker.once import remembered
 from service.broker.outcome import Crashed, Dead, Failure, RetryLater, Succeeded
 from service.broker.scripts import source
 from service.broker.settlement import Settlement, left_to_others, released, settlement_of
@@ -25,7 +27,7 @@ from service.broker.wire import Wire
 from service.middleware.quarantine import Quarantine
 from service.settings import Settings
 from service.state.states import TRANSITIONS, State, is_final
-from tests.protocol.model import Model, Place, Sent
+from tests.protocol.model import Known, Model, Place, Sent
 from tests.servers import RedisServer
 
 QUEUE = "email"
@@ -33,6 +35,8 @@ LEASE_SECONDS = 30
 POLL_SECONDS = LEASE_SECONDS / 3
 WORKERS = 3
 BOUND = 3  # small, so that what is beyond the bound is met
+TOGETHER = 2
+KEPT_SECONDS = 5.0
 START_MS = 1_700_000_000_000
 CLOCK = "clock-of-the-state-machine"
 FAILURE = Failure("ValueError", "no", "Traceback ...")
@@ -51,6 +55,7 @@ def under_test(name: str) -> str:
     clock = f'local function now_ms()\n    return tonumber(redis.call("GET", "{CLOCK}"))\nend\n'
     text, replaced = re.subn(r"local function now_ms\(\)\n.*?\nend\n", clock, source(name), count=1, flags=re.DOTALL)
     assert replaced == 1
+    text = re.sub(r"local TOGETHER = \d+", f"local TOGETHER = {TOGETHER}", text)
     return re.sub(r"local BOUND = \d+", f"local BOUND = {BOUND}", text)
 
 
@@ -142,7 +147,7 @@ class Machine(RuleBasedStateMachine):
         fleet.start_anew()
         self.client = fleet.client
         self.keys = Keys(fleet.brokers[0].namespace, QUEUE)
-        self.model = Model(now=START_MS, lease_ms=LEASE_SECONDS * 1000, bound=BOUND)
+        self.model = Model(now=START_MS, lease_ms=LEASE_SECONDS * 1000, bound=BOUND, together=TOGETHER)
         self.client.set(CLOCK, START_MS)
         self.sent: list[Message] = []
         #: All that was ever handed to a worker, also to one that is dead or paused by now.
@@ -161,8 +166,10 @@ class Machine(RuleBasedStateMachine):
 
     # Sending
 
-    def new_message(self, priority: int | None, most: int, retries: int) -> Message:
-        said = {} if priority is None else {"priority": priority}
+    def new_message(self, priority: int | None, most: int, retries: int, key: str | None = None) -> Message:
+        said: dict[str, Any] = {} if priority is None else {"priority": priority}
+        if key:
+            said["idempotency_key"] = key
         return Message(
             queue_name=QUEUE,
             actor_name=f"t.{most}",
@@ -182,6 +189,7 @@ class Machine(RuleBasedStateMachine):
                 min(max(message.options.get("priority", 5), 0), 9),
                 message.options["retries"] + 1,
                 int(message.actor_name[-1]),
+                message.options.get("idempotency_key", ""),
             )
             for message in messages
         ]
@@ -202,13 +210,14 @@ class Machine(RuleBasedStateMachine):
                 st.sampled_from([0, 5, 5, 5, 9, None, -3, 99]),
                 st.sampled_from([1, 2, 3, 3]),
                 st.sampled_from([0, 0, 2]),
+                st.sampled_from([None, None, "a", "a", "a b", "é:"]),
             ),
             min_size=1,
             max_size=5,
         ),
         delay_ms=st.none() | delays_ms,
     )
-    def send_new(self, worker: int, sends: list[tuple[int | None, int, int]], delay_ms: int | None) -> None:
+    def send_new(self, worker: int, sends: list[tuple[int | None, int, int, str | None]], delay_ms: int | None) -> None:
         messages = [self.new_message(*one) for one in sends]
         self.send(worker, messages, delay_ms, once=False)
 
@@ -233,19 +242,24 @@ class Machine(RuleBasedStateMachine):
     @rule(worker=workers, most=st.integers(1, 6), reply_is_dropped=st.sampled_from([False, False, False, True]))
     def fetch(self, worker: int, most: int, *, reply_is_dropped: bool) -> None:
         broker = self.fleet.brokers[worker]
-        expected = self.model.fetch(most)
+        leased, is_more = self.model.fetch(most)
+        expected = [item for item in leased if not item.is_duplicate]
         deliveries, wait_seconds = broker.fetch(QUEUE, most)
+        duplicates = [broker.settler._waiting.popleft() for _ in range(len(broker.settler._waiting))]
+        assert [(each.lease.entry, int(each.lease.token)) for each in duplicates] == [
+            (item.name, item.token) for item in leased if item.is_duplicate
+        ]
         assert [self._seen(delivery) for delivery in deliveries] == [
             (item.name, item.token, item.message_id, item.attempt, item.lapses, item.most, item.created)
             for item in expected
         ]
-        tokens = {int(delivery.lease.token) for delivery in deliveries}
-        assert len(tokens) == len(deliveries)
+        tokens = {int(delivery.lease.token) for delivery in [*deliveries, *duplicates]}
+        assert len(tokens) == len(leased)
         assert not tokens & self.tokens, "no token is given twice"
         self.tokens |= tokens
         soonest = self.model.soonest()
         until_due = POLL_SECONDS if soonest is None else min(POLL_SECONDS, soonest / 1000)
-        assert wait_seconds == (0 if len(deliveries) == most else until_due)
+        assert wait_seconds == (0 if is_more or (duplicates and not deliveries) else until_due)
         self.asks_at.pop(broker.worker_id, None)
         self.called.discard(broker.worker_id)
         if reply_is_dropped:
@@ -255,6 +269,17 @@ class Machine(RuleBasedStateMachine):
         if not reply_is_dropped:
             self.deliveries += deliveries
             self.fleet.held[worker] += deliveries
+            self._settle_duplicates(worker, duplicates)
+
+    def _settle_duplicates(self, worker: int, duplicates: list[Settlement]) -> None:
+        for each in duplicates:
+            known = self.model.keys[each.lease.key]
+            assert (each.outcome, known.word) in (("done", "done"), ("dead", "failed"))
+            assert json.loads(each.event)["skipped"] == "true"
+            self.model.settle(each.lease.entry, int(each.lease.token), each.outcome, 0)
+        self.model.settled()
+        if duplicates:
+            self.fleet.brokers[worker].settle(QUEUE, duplicates)
 
     @staticmethod
     def _seen(delivery: Delivery) -> tuple[Any, ...]:
@@ -280,17 +305,30 @@ class Machine(RuleBasedStateMachine):
         for which, outcome, delay_ms in batch:
             delivery = choice[which % len(choice)]
             settlements.append(self._settlement(delivery, outcome, delay_ms))
-            self.model.settle(delivery.lease.entry, int(delivery.lease.token), outcome, delay_ms)
+            self._note(settlements[-1], outcome, delay_ms)
+        self.model.settled()
         broker = self.fleet.brokers[worker]
         broker.settle(QUEUE, settlements)
         if reply_is_dropped:
             broker.settle(QUEUE, settlements)
 
+    def _note(self, settlement: Settlement, outcome: str, delay_ms: int) -> None:
+        lease = settlement.lease
+        self.model.settle(lease.entry, int(lease.token), outcome, delay_ms, settlement.keep_ms)
+
     def _holds(self, delivery: Delivery) -> bool:
         return self.model.holds(delivery.lease.entry, int(delivery.lease.token))
 
+    @classmethod
+    def _settlement(cls, delivery: Delivery, outcome: str, delay_ms: int) -> Settlement:
+        settlement = cls._without_key(delivery, outcome, delay_ms)
+        if not delivery.lease.key:
+            return settlement
+        remembers = delivery.lease.max_deliveries == 2
+        return remembered(settlement, {"idempotency_ttl": KEPT_SECONDS, "remember_failure": remembers})
+
     @staticmethod
-    def _settlement(delivery: Delivery, outcome: str, delay_ms: int) -> Settlement:
+    def _without_key(delivery: Delivery, outcome: str, delay_ms: int) -> Settlement:
         match outcome:
             case "done":
                 delivery.outcome = Succeeded("1")
@@ -316,8 +354,10 @@ class Machine(RuleBasedStateMachine):
             first = len(self.deliveries)
             self.fetch(min(idle), 6, reply_is_dropped=False)
             for delivery in self.deliveries[first:]:
-                self.model.settle(delivery.lease.entry, int(delivery.lease.token), "done", 0)
-                self.fleet.brokers[0].settle(QUEUE, [self._settlement(delivery, "done", 0)])
+                settlement = self._settlement(delivery, "done", 0)
+                self._note(settlement, "done", 0)
+                self.model.settled()
+                self.fleet.brokers[0].settle(QUEUE, [settlement])
         for worker in idle:
             self.fetch(worker, 1, reply_is_dropped=False)
         self.called.clear()  # those that died after a call; from now on the idle ones are there for it
@@ -376,20 +416,23 @@ class Machine(RuleBasedStateMachine):
     def redis_agrees_with_the_model(self) -> None:
         keys = self.keys
         with self.client.pipeline(transaction=False) as pipeline:
-            for key in (keys.ready, keys.delayed, keys.deadlines, keys.dead, keys.waiters):
+            for key in (keys.ready, keys.delayed, keys.deadlines, keys.dead, keys.waiters, keys.once_until):
                 pipeline.zrange(key, 0, -1, withscores=True)
-            for key in (keys.messages, keys.leases, keys.lapses, keys.dead_messages, keys.finals):
+            for key in (keys.messages, keys.leases, keys.lapses, keys.dead_messages, keys.finals, keys.once):
                 pipeline.hgetall(key)
+            pipeline.zrange(keys.once_waiting, 0, -1)
             pipeline.get(keys.counter)
             pipeline.xrange(keys.events, self.last_event, "+")
-            *found, counter, stream = pipeline.execute()
-        ready, delayed, deadlines, dead, waiters = [
-            {name.decode(): int(score) for name, score in members} for members in found[:5]
+            *found, waiting, counter, stream = pipeline.execute()
+        ready, delayed, deadlines, dead, waiters, once_until = [
+            {name.decode(): int(score) for name, score in members} for members in found[:6]
         ]
-        messages, leases, lapses, dead_messages, finals = [
-            {name.decode(): value for name, value in fields.items()} for fields in found[5:]
+        messages, leases, lapses, dead_messages, finals, once = [
+            {name.decode(): value for name, value in fields.items()} for fields in found[6:]
         ]
-        self._each_is_in_one_place(set(ready), set(delayed), set(deadlines), set(leases), set(messages))
+        assert set(deadlines) == set(leases)
+        self._each_is_in_one_place([set(ready), set(delayed), set(leases), self._waiting(waiting)], set(messages))
+        self._keys_are_held_by_one(once, once_until)
         items = self.model.items
         assert set(messages) == set(items), "nothing is lost, and nothing comes from nowhere"
         assert ready == {name: items[name].score for name in self.model.names(Place.READY)}
@@ -411,18 +454,41 @@ class Machine(RuleBasedStateMachine):
         self._events_are_an_allowed_path(stream)
         self._nobody_sleeps_through_work(ready, delayed, waiters)
 
-    def _each_is_in_one_place(
-        self, ready: set[str], delayed: set[str], deadlines: set[str], leases: set[str], messages: set[str]
-    ) -> None:
-        assert deadlines == leases
-        assert len(ready) + len(delayed) + len(leases) == len(messages)
-        assert ready | delayed | leases == messages
+    def _each_is_in_one_place(self, places: list[set[str]], messages: set[str]) -> None:
+        assert sum(map(len, places)) == len(messages)
+        assert set[str]().union(*places) == messages
+
+    def _waiting(self, members: list[bytes]) -> set[str]:
+        found = set[str]()
+        for member in members:
+            key, score, name = member.decode().split("\t")
+            assert (key, int(score)) == (self.model.items[name].key, self.model.items[name].score)
+            found.add(name)
+        assert found == self.model.names(Place.WAITING)
+        return found
+
+    def _keys_are_held_by_one(self, once: dict[str, bytes], once_until: dict[str, int]) -> None:
+        found = {key: Known(*self._known(value)) for key, value in once.items()}
+        assert found == self.model.keys
+        assert once_until == {key: known.number for key, known in found.items() if known.word != "claimed"}
+        items = self.model.items.values()
+        running = [item.key for item in items if item.key and item.place is Place.LEASED and not item.is_duplicate]
+        assert len(running) == len(set(running)), "two of one key run"
+        goes_on = {item.key for item in items if item.place in (Place.READY, Place.LEASED)}
+        assert {item.key for item in items if item.place is Place.WAITING} <= goes_on, "nobody brings them back"
+
+    @staticmethod
+    def _known(value: bytes) -> tuple[str, int, str]:
+        word, number, owner, *_ = value.decode().split(" ", 3)
+        return word, int(number), owner
 
     def _headers_tell_the_truth(self, messages: dict[str, bytes]) -> None:
         for name, stored in messages.items():
             item = self.model.items[name]
             header, _, encoded = stored.partition(b"\n")
-            score, created, attempt, most, actor = header.decode().split(" ")
+            words, _, key = header.decode().partition("\t")
+            assert key == item.key
+            score, created, attempt, most, actor = words.split(" ")
             assert (int(score), int(created), int(attempt)) == (item.score, item.created, item.attempt)
             assert (int(most), actor) == (item.most, f"t.{item.most}")
             message = Message.decode(encoded)
@@ -477,7 +543,7 @@ def test_the_scripts_do_what_the_model_does(fleet: Fleet) -> None:
 
 def test_another_idle_worker_is_called_when_the_one_that_knew_the_next_due_time_gets_busy(fleet: Fleet) -> None:
     machine = Machine(fleet)
-    one_message = [(5, 3, 0)]
+    one_message: list[tuple[int | None, int, int, str | None]] = [(5, 3, 0, None)]
     machine.work_until_nothing_is_left({0, 1})
     machine.redis_agrees_with_the_model()
     machine.send_new(0, one_message, delay_ms=500)

@@ -19,6 +19,7 @@ from service.broker import RedisBroker, events
 from service.broker.delivery import Delivery
 from service.broker.keys import Keys
 from service.broker.notes import Note
+from service.broker.once import remembered
 from service.broker.outcome import Dead, Failure, Outcome, RetryLater, Succeeded
 from service.broker.settlement import settlement_of
 from service.state.database import engine_for
@@ -98,6 +99,26 @@ def test_a_finished_job_is_a_whole_row_and_leaves_nothing_in_redis(
     assert stored["created_at"].tzinfo is not None
     assert stream_length(broker) == 0
     assert broker.find_record(message.message_id) is None
+
+
+def test_a_duplicate_is_stored_as_skipped(broker: RedisBroker, engine: Engine, projector: Projector) -> None:
+    first, second = (Message("email", "t.act", (), {}, {"idempotency_key": "k"}) for _ in range(2))
+    broker.send(first)
+    delivery = start(broker)
+    broker.send(second)
+    assert broker.fetch("email", 1)[0] == []
+    project(projector, engine)
+    assert row(engine, second)["state"] == "waiting"
+    delivery.outcome = Succeeded("7")
+    broker.settle("email", [remembered(settlement_of(delivery), {})])
+    assert broker.fetch("email", 1)[0] == []
+    broker.settle("email", [broker.settler._waiting.popleft()])
+    found = History(engine, broker).find(uuid.UUID(second.message_id))
+    project(projector, engine)
+    assert found is not None
+    for job in (row(engine, second), {"state": found.state, "result": found.result, "skipped": found.skipped}):
+        assert (job["state"], job["result"], job["skipped"]) == ("succeeded", 7, True)
+    assert not row(engine, first)["skipped"]
 
 
 def test_every_transition_is_logged_once(

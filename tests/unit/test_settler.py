@@ -17,7 +17,12 @@ def settlement(entry: str) -> Settlement:
 
 
 def settler_of(carry_out: Callable[[str, list[Settlement]], None], given_up: list[str]) -> Settler:
-    return Settler(carry_out, is_idle=lambda: False, give_up=lambda each: given_up.append(each.lease.entry))
+    return Settler(
+        carry_out,
+        is_idle=lambda: False,
+        give_up=lambda each: given_up.append(each.lease.entry),
+        expects_more=lambda queue, waiting: False,
+    )
 
 
 def test_an_outage_keeps_outcomes_in_their_order_until_redis_is_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ local lease = redis.call("HGET", KEYS[1], ARGV[3])
 if not lease or string.match(lease, "^%d+") ~= ARGV[4] then
     return 0
 end
-if not string.find(lease, " begun$") then
-    redis.call("HSET", KEYS[1], ARGV[3], lease .. " begun")
+if not has_begun(lease) then
+    redis.call("HSET", KEYS[1], ARGV[3], (string.gsub(lease, "^%d+ %d+ %S+", "%0 begun")))
 end
 return 1

@@ -2,12 +2,13 @@
 -- Return lapsed and due messages to ready, then lease up to n.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
---       11 dead  12 dead messages  13 outgoing  14 progress  15 checkpoints
+--       11 dead  12 dead messages  13 outgoing  14 progress  15 checkpoints  16 once  17 once until  18 once waiting
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker
 --       6 ms for which a worker that gets fewer can be woken, or 0  7 bytes of the longest message that is handed out
--- Returns {now, ms until it is worth asking again, or -1, first token, messages, whether there are outgoing ones}. The ms are 0 where all n were there, else
---         those until something comes due or lapses. For each message, the tokens rising: `LENGTH LAPSES ENTRY SCORE
---         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
+-- Returns {now, ms until it is worth asking again, or -1, first token, messages, whether there are outgoing ones}. The ms
+--         are 0 where all n were there, else those until something comes due or lapses. For each message, the tokens rising: `LENGTH LAPSES ENTRY SCORE
+--         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR[\tKEY]\n`, then LENGTH bytes as encoded. Of a duplicate, LAPSES is `=`, and
+--         the bytes are what `once` has for its key.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BYTES = 33554432 -- of messages in one reply, but for the last piece
@@ -16,6 +17,9 @@ local BOUND = 200 -- lapsed and due messages that one call returns, so that none
 
 local now = now_ms()
 local namespace, queue, wanted, worker = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[5]
+
+local once = { ready = KEYS[1], once = KEYS[16], once_until = KEYS[17], once_waiting = KEYS[18] }
+local returned = 0
 
 local function back_to_ready(entries)
     if #entries == 0 then
@@ -35,7 +39,7 @@ end
 
 -- What no worker is to get becomes a dead letter, with its final event, which `events` takes as well.
 local function bury(events, entry, stored, kind, why)
-    local created, attempt, _, actor = header_of(stored)
+    local created, attempt, _, actor, _, _, key = header_of(stored)
     local event = cjson.encode({
         state = "dead", type = actor or kind, attempt = attempt or "1", created_at = created or text(now),
         error = cjson.encode({ type = kind, traceback = "", message = why }),
@@ -49,6 +53,9 @@ local function bury(events, entry, stored, kind, why)
     redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
     events[#events + 1] = entry
     events[#events + 1] = event
+    if key then
+        returned = returned + leave(once, { { key = key } })
+    end
 end
 
 -- Count the lapses that may be the message's own doing: the first, since Redis does not know whether a job has begun in its
@@ -61,7 +68,7 @@ local function without_the_crashed(entries, leases)
         if stored[i] then
             local _, _, most = header_of(stored[i])
             local lapses = tonumber(counts[i] or 0)
-            if (lapses == 0 and most ~= "1") or string.find(leases[i] or "", " begun$") then
+            if (lapses == 0 and most ~= "1") or has_begun(leases[i] or "") then
                 lapses = redis.call("HINCRBY", KEYS[9], entry, 1)
             end
             if not most or lapses < tonumber(most) then
@@ -77,12 +84,26 @@ local function without_the_crashed(entries, leases)
     return alive
 end
 
-local returned = 0
+-- Whoever holds a key and has lost its lease holds neither.
+local function let_go(entries, leases)
+    local left = {}
+    for i, entry in ipairs(entries) do
+        local token, key = string.match(leases[i] or "", "^(%d+)[^\t]*\t(.+)")
+        if key then
+            left[#left + 1] = { key = key, claim = "claimed " .. token .. " " .. entry }
+        end
+    end
+    if #left > 0 then
+        returned = returned + leave(once, left)
+    end
+end
+
 local lapsed = redis.call("ZRANGE", KEYS[8], "-inf", text(now), "BYSCORE", "LIMIT", 0, BOUND)
 if #lapsed > 0 then
     local leases = redis.call("HMGET", KEYS[7], unpack(lapsed))
     redis.call("ZREM", KEYS[8], unpack(lapsed))
     redis.call("HDEL", KEYS[7], unpack(lapsed))
+    let_go(lapsed, leases)
     returned = returned + back_to_ready(without_the_crashed(lapsed, leases))
 end
 local due = redis.call("ZRANGE", KEYS[2], "-inf", text(now), "BYSCORE", "LIMIT", 0, BOUND)
@@ -117,6 +138,20 @@ local function take()
     return taken, messages, #left > 0 or #taken == wanted
 end
 
+-- What stands between an entry and its key: nothing, a holder ("claimed"), or the record of who has ended.
+local function hindrance(key, entry)
+    local known = redis.call("HGET", once.once, key)
+    local word, number, owner = string.match(known or "", "^(%a+) (%d+) (%S+)")
+    if word == "claimed" then
+        local lease = redis.call("HGET", KEYS[7], owner)
+        return lease and string.match(lease, "^%d+") == number and word or nil
+    elseif word and tonumber(number) > now and (word == "done" or owner ~= job_of(entry)) then
+        return known -- a failure is not held against the job itself: whoever sends it again means it
+    elseif known then
+        redis.call("ZREM", once.once_until, key)
+    end
+end
+
 local reply = { text(now), -1, 0, "", redis.call("EXISTS", KEYS[13]) }
 local taken, messages, is_more = take()
 if #taken > 0 then
@@ -126,37 +161,68 @@ if #taken > 0 then
     local longest = tonumber(ARGV[7])
     local buried = { "kind", "settled", "at", text(now) }
     local leases, deadlines, parts, events = {}, {}, {}, { "kind", "started", "at", text(now), "worker", worker }
+    local claims, claimed, waiting, waits = {}, {}, {}, { "kind", "waiting", "at", text(now) }
+    local records, later = 0, {} -- bytes of the records of keys, and what of them is too much for one reply
     local deadline, holder = text(now + ARGV[4]), " " .. text(now) .. " " .. worker
     for i, entry in ipairs(taken) do
         local stored = messages[i]
-        local created, _, _, _, score, from = header_of(stored or "")
+        local created, _, _, _, score, from, key = header_of(stored or "")
+        local known = key and (claims[key] or hindrance(key, entry))
         if stored and (not created or string.find(entry, "[^!-~]")) then
             bury(buried, entry, stored, "unreadable", "What stands before the message was not written by Callboard")
         elseif stored and #stored > longest then
             local why = "The message has " .. #stored .. " bytes, and a worker takes up to " .. longest
             bury(buried, entry, stored, "too-large", why .. " (CALLBOARD_MAX_MESSAGE_BYTES and room for retries)")
+        elseif known == "claimed" then
+            waiting[#waiting + 1] = "0"
+            waiting[#waiting + 1] = waiting_as(key, score, entry)
+            waits[#waits + 1] = entry
+            waits[#waits + 1] = "-" .. string.sub(stored, #score + 1, from - 2)
+        elseif known and records > BYTES then
+            later[#later + 1] = score
+            later[#later + 1] = entry
         elseif stored then
             token = token + 1
             leases[#leases + 1] = entry
-            leases[#leases + 1] = text(token) .. holder
+            leases[#leases + 1] = text(token) .. holder .. (key and "\t" .. key or "")
             deadlines[#deadlines + 1] = deadline
             deadlines[#deadlines + 1] = entry
             events[#events + 1] = entry
             events[#events + 1] = "-" .. string.sub(stored, #score + 1, from - 2)
-            parts[#parts + 1] = (#stored - from + 1) .. " " .. (lapses[i] or "0") .. " " .. entry .. " "
-            parts[#parts + 1] = stored
+            if known then
+                records = records + #known
+                parts[#parts + 1] = #known .. " = " .. entry .. " " .. string.sub(stored, 1, from - 1)
+                parts[#parts + 1] = known
+            else
+                if key then
+                    claims[key] = "claimed"
+                    claimed[#claimed + 1] = key
+                    claimed[#claimed + 1] = "claimed " .. text(token) .. " " .. entry
+                end
+                parts[#parts + 1] = (#stored - from + 1) .. " " .. (lapses[i] or "0") .. " " .. entry .. " "
+                parts[#parts + 1] = stored
+            end
         end
     end
     reply[4] = table.concat(parts)
     call_many("HSET", KEYS[7], leases)
     call_many("ZADD", KEYS[8], deadlines)
+    call_many("HSET", once.once, claimed)
+    call_many("ZADD", once.once_waiting, waiting)
+    call_many("ZADD", KEYS[1], later)
+    is_more = is_more or #later > 0
     if #leases > 0 then
         redis.call("XADD", KEYS[4], "*", unpack(events))
     end
     if #buried > 4 then
         redis.call("XADD", KEYS[4], "*", unpack(buried))
     end
+    if #waits > 4 then
+        redis.call("XADD", KEYS[4], "*", unpack(waits))
+    end
     redis.call("ZREM", KEYS[6], worker)
+else
+    forget(once, now, BOUND)
 end
 -- What came back and is more than this worker takes is for others.
 if returned > #taken then

@@ -2,9 +2,10 @@
 -- Take messages out of their holder's hands, each with its event, in one step.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 finals  6 waiters  7 leases  8 deadlines  9 lapses  10 dead
---       11 dead messages  12 outgoing  13 progress  14 checkpoints
+--       11 dead messages  12 outgoing  13 progress  14 checkpoints  15 once  16 once until  17 once waiting
 -- ARGV  1 namespace  2 queue
---       3... for each message `ENTRY TOKEN OUTCOME EVENT`, EVENT as JSON, and after a line break what the outcome needs:
+--       3... for each message `ENTRY TOKEN OUTCOME[:KEEP_MS] EVENT`, EVENT as JSON, for how long "done" or "dead" keeps the
+--         key that the delivery holds, and after a line break what the outcome needs:
 --         "done"     nothing; EVENT is kept in finals
 --         "after"    what this delivery has sent, for outgoing: goes out only where a "done" of it stands before
 --         "dead"     the dead letter, or nothing for the message as it is stored; EVENT is kept in finals
@@ -13,12 +14,14 @@
 --         "release"  nothing: back to its place in ready; a lapse of the worker is not counted
 --         "crashed"  nothing: back to its place in ready; counted as a lapse
 -- Returns the entries that the caller did not hold with this token any more: of those nothing changed.
--- Complexity: O(n log N + m) for n messages, n <= 200, that have sent m others.
+-- Complexity: O(n log N + m) for n messages, n <= 200, that have sent m others; for those with a key
+--             O(n * TOGETHER * log N).
 local now = now_ms()
-local entries, tokens, outcomes, settled_as = {}, {}, {}, {}
+local once = { ready = KEYS[1], once = KEYS[15], once_until = KEYS[16], once_waiting = KEYS[17] }
+local entries, tokens, outcomes, keeps, settled_as = {}, {}, {}, {}, {}
 for i = 3, #ARGV do
-    entries[i - 2], tokens[i - 2], outcomes[i - 2], settled_as[i - 2] =
-        string.match(ARGV[i], "^(%S+) (%d+) (%a+) ([^\n]*)")
+    entries[i - 2], tokens[i - 2], outcomes[i - 2], keeps[i - 2], settled_as[i - 2] =
+        string.match(ARGV[i], "^(%S+) (%d+) (%a+):?(%d*) ([^\n]*)")
 end
 local leases = redis.call("HMGET", KEYS[7], unpack(entries))
 local refused, held, gone = {}, {}, {}
@@ -26,6 +29,7 @@ local settled = {} -- what this call has settled: a second outcome of one delive
 local events, finals = { "kind", "settled", "at", text(now) }, {}
 local returned, delayed = 0, 0
 local done, outgoing = {}, {}
+local left = {}
 for i, entry in ipairs(entries) do
     local outcome, event = outcomes[i], settled_as[i]
     if outcome == "after" then
@@ -51,13 +55,13 @@ for i, entry in ipairs(entries) do
             redis.call("HSET", KEYS[11], entry, letter)
         elseif outcome == "retry" or outcome == "snooze" then
             local delay, message = string.match(ARGV[i + 2], "\n(%d+) (.*)$")
-            local created, attempt, most, actor, score = header_of(redis.call("HGET", KEYS[3], entry) or "")
+            local created, attempt, most, actor, score, _, key = header_of(redis.call("HGET", KEYS[3], entry) or "")
             if score then
                 if outcome == "retry" then
                     attempt = text(attempt + 1)
                     redis.call("HDEL", KEYS[9], entry)
                 end
-                local header = table.concat({ score, created, attempt, most, actor }, " ")
+                local header = table.concat({ score, created, attempt, most, actor }, " ") .. (key and "\t" .. key or "")
                 redis.call("HSET", KEYS[3], entry, header .. "\n" .. message)
                 redis.call("ZADD", KEYS[2], text(now + delay), entry)
                 delayed = delayed + 1
@@ -76,7 +80,20 @@ for i, entry in ipairs(entries) do
             events[#events + 1] = event
             returned = returned + 1
         end
+        if string.find(leases[i], "\t", 1, true) then
+            local each = { key = string.match(leases[i], "\t(.+)"), claim = "claimed " .. tokens[i] .. " " .. entry }
+            if keeps[i] ~= "" then
+                each.until_ms = text(now + keeps[i])
+                local word = outcome == "done" and "done" or "failed"
+                each.record = table.concat({ word, each.until_ms, job_of(entry), event }, " ")
+            end
+            left[#left + 1] = each
+        end
     end
+end
+if #left > 0 then
+    returned = returned + leave(once, left)
+    forget(once, now, 2 * #left) -- so that there are never more than were kept at one time
 end
 if #held > 0 then
     redis.call("HDEL", KEYS[7], unpack(held))

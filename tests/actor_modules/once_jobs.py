@@ -1,0 +1,17 @@
+"""Actors with an idempotency key: they note what they know of it, and their effect."""
+
+import time
+
+from fault_jobs import note
+
+from service.job import current_job, job
+
+
+@job(name="once.effect", queue="default", idempotency_key="once:{ref}", idempotency_ttl="1h")
+def effect(*, ref: str, seconds: float = 1.0) -> str:
+    context = current_job()
+    note(f"start-{ref}")
+    note(f"knows-{context.idempotency_key}-{context.fencing_token}")
+    time.sleep(seconds)
+    note(f"effect-{ref}")
+    return context.job_id
