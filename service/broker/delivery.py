@@ -1,5 +1,8 @@
 """A message in a worker's hands, with what it needs to be settled."""
 
+import ctypes
+import time
+from contextlib import suppress
 from threading import Lock, get_ident
 from typing import Any, NamedTuple, cast
 
@@ -45,7 +48,11 @@ class Delivery(MessageProxy):
     def __init__(self, message: Message[Any], lease: Lease) -> None:
         cast("Any", super()).__init__(message)
         self.lease = lease
-        self._thread_id: int | None = None
+        #: The thread in which the actor's function runs, while it does.
+        self.thread_id: int | None = None
+        #: Whether anybody has tried to interrupt it.
+        self.is_interrupted = False
+        self._is_interrupting = False
         self._guard = Lock()
         # Looked up many times for each job, and slow through the proxy.
         self.message_id = message.message_id
@@ -56,25 +63,43 @@ class Delivery(MessageProxy):
         self.kwargs = message.kwargs
 
     def begin(self) -> None:
-        """Note that this thread runs it from now on."""
-        self._thread_id = get_ident()
+        """Note that the actor's function begins in this thread: it can be interrupted from now on.
 
-    def end(self) -> None:
-        """Note that it has ended: it is not interrupted any more."""
-        with self._guard:
-            self._thread_id = None
+        Its end is `thread_id = None`, and then `absorb()` where `is_interrupted`.
+        """
+        self.thread_id = get_ident()
+
+    def absorb(self) -> None:
+        """Drop what was raised in this thread too late to arrive in the actor's function. Called in that thread.
+
+        Anywhere else it would hit a hook, or the thread's next job, or end the thread.
+        """
+        # One may be on its way already and another about to be raised, and each arrives at any call.
+        with suppress(BaseException):
+            with suppress(BaseException):
+                self._drop_pending()
+            self._drop_pending()
+        self._drop_pending()
+
+    def _drop_pending(self) -> None:
+        while self._is_interrupting:
+            time.sleep(0.0001)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(get_ident()), None)
 
     def interrupt(self, exception: type[BaseException], *, hand_back: bool = False) -> bool:
-        """Raise an exception in the thread that runs it. Returns False where none does.
-
-        It can't end meanwhile: else the next job of that thread would be hit.
-        """
+        """Raise an exception in the actor's function. Returns False where it does not run, or has just ended."""
         with self._guard:
-            if self._thread_id is None:
-                return False
-            self.handed_back |= hand_back
-            cast("Any", threads).raise_thread_exception(self._thread_id, exception)
-            return True
+            # In this order: the thread says that it has ended, and then looks whether anybody interrupts it.
+            self._is_interrupting = self.is_interrupted = True
+            try:
+                thread_id = self.thread_id
+                if thread_id is None:
+                    return False
+                self.handed_back |= hand_back
+                cast("Any", threads).raise_thread_exception(thread_id, exception)
+                return True
+            finally:
+                self._is_interrupting = False
 
     @property
     def attempt(self) -> int:

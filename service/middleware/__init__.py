@@ -16,7 +16,7 @@ from service.middleware.event_loop import EventLoop
 from service.middleware.follow_ups import NextSteps, OwnCallbacks
 from service.middleware.outcomes import Outcomes
 from service.middleware.probe import WorkerProbe
-from service.middleware.quarantine import Quarantine
+from service.middleware.isolation import Isolation
 from service.middleware.retries import Retries
 from service.middleware.time_limit import TimeLimit
 
@@ -26,7 +26,7 @@ def chain() -> list[Middleware]:
     return [
         WorkerProbe(),  # first to start and last to stop: a worker must be seen while the rest boots and drains
         QueueDefaults(),  # fills in the queue's policy before any other looks at an actor's options
-        Quarantine(),  # wraps the actor's function itself, inside of all hooks
+        Isolation(),  # wraps the actor's function itself, inside of all hooks
         CurrentJob(),  # outside all that may run the job's code or log about it
         Outcomes(),  # before Retries, whose verdict it reads on the way up
         AgeLimit(),  # before the clock of the time limit starts: an outdated job does not run

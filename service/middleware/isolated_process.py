@@ -16,7 +16,7 @@ from threading import Condition
 
 from service.broker.outcome import Failure
 
-CHILD = "service.middleware.quarantine_child"
+CHILD = "service.middleware.isolated_child"
 #: How often a wait comes back to Python, where what a time limit raises in this thread can arrive.
 INTERRUPTIBLE_SECONDS = 0.2
 #: Processes that start at the same time: each keeps a core busy.
@@ -47,7 +47,7 @@ class RemoteError(Exception):
 
 
 def run_alone(request: bytes, on_ready: Callable[[], None], *, fresh: bool) -> bytes:
-    """Run one request of quarantine_child and return its answer. `on_ready` is called just before the job begins.
+    """Run one request of isolated_child and return its answer. `on_ready` is called just before the job begins.
 
     Raises ProcessDied, ProcessNotStarted. Whatever else is raised in this thread, such as by a time limit, ends the
     process and the job with it.

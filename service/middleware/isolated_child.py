@@ -1,4 +1,4 @@
-"""The process of suspects: runs one after another, each alone. See quarantine_process.py."""
+"""The process of suspects: runs one after another, each alone. See isolated_process.py."""
 
 import importlib
 import os
@@ -19,7 +19,7 @@ from service.broker import broker
 from service.broker.messages import decode_message
 from service.broker.outcome import Failure, readable
 from service.middleware.context import JobContext, set_current_job
-from service.middleware.quarantine_process import GO, LENGTH_BYTES, READY, UP
+from service.middleware.isolated_process import GO, LENGTH_BYTES, READY, UP
 from service.middleware.retry_policy import NEVER_RETRIED
 from service.observe.logs import configure_logs
 from service.settings import get_settings

@@ -20,13 +20,13 @@ from service.broker.lost import LeaseLost
 from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
-from service.middleware.quarantine_process import RemoteError, run_alone
+from service.middleware.isolated_process import RemoteError, run_alone
 
 #: How long a process may take to start before it counts as the job's own time.
 START_MS = 120_000
 
 
-class Quarantine(Middleware):
+class Isolation(Middleware):
     """Wraps every actor's function when it is declared."""
 
     @property
