@@ -10,6 +10,8 @@
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
+    ├── SoftTimeLimit            raised in a job that has run for its soft_timeout
+    ├── Expired                  a job has waited for longer than its `expires`
     └── JobError                 what an actor raises to say how its failure is to be treated
         └── Permanent            do not retry
 
@@ -115,6 +117,21 @@ class ServiceBusy(CallboardError):
     code = "busy"
     status = 503
     retryable = True
+
+
+class SoftTimeLimit(CallboardError):
+    """Raised in a job, once, when it has run for its `soft_timeout`: it may clean up until its `timeout` ends it."""
+
+    code = "timed-out"
+
+    def __init__(self, message: str = "The job has run for as long as its soft_timeout allows") -> None:
+        super().__init__(message)
+
+
+class Expired(CallboardError):
+    """A job has waited in its queue for longer than its `expires`, and does not run any more."""
+
+    code = "expired"
 
 
 class JobError(CallboardError):

@@ -13,20 +13,24 @@ when the job is sent, in the sender's process, and a type checker checks the cal
 
 from collections.abc import Awaitable, Callable, Sequence
 from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import dramatiq
 from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
-from service.errors import DeclarationError, Permanent
+from service.durations import seconds_of
+from service.errors import DeclarationError, Permanent, SoftTimeLimit
 from service.middleware.context import JobContext, current_job_or_none
 from service.payload import PayloadContract
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
-__all__ = ["Backoff", "Job", "JobContext", "Permanent", "current_job", "get_settings", "job"]
+__all__ = ["Backoff", "Job", "JobContext", "Permanent", "SoftTimeLimit", "current_job", "get_settings", "job"]
+
+#: What authors call Dramatiq's options, which are in milliseconds.
+_WORDS = {"soft_time_limit": "soft_timeout", "time_limit": "timeout", "max_age": "expires"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,6 +85,11 @@ def job(
     priority: int = 5,
     max_deliveries: int = 3,
     settle_at_once: bool = False,
+    soft_timeout: float | None = None,
+    timeout: float | None = None,
+    isolation: Literal["thread", "process"] = "thread",
+    memory_limit_mb: int | None = None,
+    expires: float | str | None = None,
 ) -> _Declare:
     """Declare an actor.
 
@@ -94,6 +103,13 @@ def job(
         a process of its own from the first start on, and never twice.
     settle_at_once: whether an outcome goes to Redis by itself, before the thread takes its next job. A crash then
         repeats no job of this actor that has ended, and each pays for a round trip.
+    soft_timeout: seconds after which SoftTimeLimit is raised in the job, once, for it to clean up.
+    timeout: seconds after which the job is ended and fails: as soon as it returns to Python, or at once with
+        isolation="process".
+    isolation: where the function runs: in a thread of the worker, or alone in a process, which a limit can kill.
+    memory_limit_mb: MiB that this process may have, all that it has imported included; beyond it is a MemoryError.
+    expires: how long a job may wait from its send until it runs: seconds, or a text such as "90s", "15m", "1h", "2d".
+        What has waited for longer fails as Expired.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -111,6 +127,13 @@ def job(
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
         options["max_retries"] = max_attempts - 1
+    for option, seconds in (("soft_time_limit", soft_timeout), ("time_limit", timeout), ("max_age", expires)):
+        if seconds is not None:
+            options[option] = int(seconds_of(seconds, f"{name}: {_WORDS[option]}") * 1000)
+    if isolation != "thread":
+        options["isolation"] = isolation
+    if memory_limit_mb is not None:
+        options["memory_limit_mb"] = memory_limit_mb
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)

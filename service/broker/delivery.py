@@ -2,7 +2,7 @@
 
 import ctypes
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from threading import Lock, get_ident
 from typing import Any, NamedTuple, cast
 
@@ -33,6 +33,9 @@ class Lease(NamedTuple):
         return self.lapses > 0 or self.max_deliveries == 1
 
 
+Interrupter = Callable[[type[BaseException]], object]
+
+
 class Delivery(MessageProxy):
     """A message in a worker's hands. `outcome` is set by the chain before the worker settles it."""
 
@@ -48,8 +51,8 @@ class Delivery(MessageProxy):
     def __init__(self, message: Message[Any], lease: Lease) -> None:
         cast("Any", super()).__init__(message)
         self.lease = lease
-        #: The thread in which the actor's function runs, while it does.
-        self.thread_id: int | None = None
+        #: The thread in which the actor's function runs, or what interrupts it elsewhere, while it runs.
+        self.runner: int | Interrupter | None = None
         #: Whether anybody has tried to interrupt it.
         self.is_interrupted = False
         self._is_interrupting = False
@@ -62,24 +65,22 @@ class Delivery(MessageProxy):
         self.args = message.args
         self.kwargs = message.kwargs
 
-    def begin(self) -> None:
-        """Note that the actor's function begins in this thread: it can be interrupted from now on.
+    def begin(self, interrupter: Interrupter | None = None) -> None:
+        """Note that the actor's function begins: it can be interrupted from now on, in this thread or by `interrupter`.
 
-        Its end is `thread_id = None`, and then `absorb()` where `is_interrupted`.
+        Its end is `runner = None`, a plain store in which nothing can arrive, and `absorb` where `is_interrupted`.
         """
-        self.thread_id = get_ident()
+        self.runner = interrupter or get_ident()
 
     def absorb(self) -> None:
         """Drop what was raised in this thread too late to arrive in the actor's function. Called in that thread.
 
         Anywhere else it would hit a hook, or the thread's next job, or end the thread.
         """
-        # One may be on its way already and another about to be raised, and each arrives at any call.
-        with suppress(BaseException):
-            with suppress(BaseException):
-                self._drop_pending()
+        try:
             self._drop_pending()
-        self._drop_pending()
+        except BaseException:  # noqa: BLE001 - it has arrived here, and one more may be on its way
+            self._drop_pending()
 
     def _drop_pending(self) -> None:
         while self._is_interrupting:
@@ -92,11 +93,14 @@ class Delivery(MessageProxy):
             # In this order: the thread says that it has ended, and then looks whether anybody interrupts it.
             self._is_interrupting = self.is_interrupted = True
             try:
-                thread_id = self.thread_id
-                if thread_id is None:
+                runner = self.runner
+                if runner is None:
                     return False
                 self.handed_back |= hand_back
-                cast("Any", threads).raise_thread_exception(thread_id, exception)
+                if isinstance(runner, int):
+                    cast("Any", threads).raise_thread_exception(runner, exception)
+                else:
+                    runner(exception)
                 return True
             finally:
                 self._is_interrupting = False

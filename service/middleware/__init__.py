@@ -4,20 +4,18 @@
 before it. A plain exception in a hook is logged by Dramatiq and otherwise ignored.
 """
 
-from dramatiq.middleware import (
-    AgeLimit,
-    Middleware,
-    ShutdownNotifications,
-)
+from dramatiq.middleware import Middleware
 
 from service.middleware.context import CurrentJob
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
+from service.middleware.expiry import Expiry
 from service.middleware.follow_ups import NextSteps, OwnCallbacks
+from service.middleware.isolation import Isolation
 from service.middleware.outcomes import Outcomes
 from service.middleware.probe import WorkerProbe
-from service.middleware.isolation import Isolation
 from service.middleware.retries import Retries
+from service.middleware.shutdown_notices import ShutdownNotices
 from service.middleware.time_limit import TimeLimit
 
 
@@ -26,12 +24,12 @@ def chain() -> list[Middleware]:
     return [
         WorkerProbe(),  # first to start and last to stop: a worker must be seen while the rest boots and drains
         QueueDefaults(),  # fills in the queue's policy before any other looks at an actor's options
-        Isolation(),  # wraps the actor's function itself, inside of all hooks
+        Isolation(),  # wraps the actor's function itself, inside of all hooks: nothing is interrupted outside of it
         CurrentJob(),  # outside all that may run the job's code or log about it
         Outcomes(),  # before Retries, whose verdict it reads on the way up
-        AgeLimit(),  # before the clock of the time limit starts: an outdated job does not run
-        TimeLimit(),  # interrupts the job's thread
-        ShutdownNotifications(),  # interrupts the job's thread, where its actor asks for that
+        Expiry(),  # before the clock of the time limit starts: an outdated job does not run
+        TimeLimit(),  # interrupts the job
+        ShutdownNotices(),  # interrupts the job, where its actor asks for that
         OwnCallbacks(),  # after success or death, sends what the author named
         NextSteps(),  # after success, sends the next step with the result
         EventLoop(),  # the event loop of `async def` actors, one for a process

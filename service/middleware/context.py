@@ -8,7 +8,7 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
-from service.broker.delivery import Delivery, Lease
+from service.broker.delivery import Delivery
 
 
 @dataclass(slots=True)
@@ -21,16 +21,9 @@ class JobContext:
     attempt: int
     #: Whether the worker's own call of the actor is still to come: it alone carries JSON.
     awaits_call: bool = True
-    #: The encoded message of a job that is to run in a process of its own, until it does.
-    suspect: bytes | None = None
-    #: Whether its death would be the job's last.
-    is_last_delivery: bool = False
-    time_limit_ms: float = 0
-    lease: Lease | None = None
+    #: What the worker has in its hands, until it calls the actor's function.
+    delivery: Delivery | None = None
 
-
-#: Dramatiq's own.
-DEFAULT_TIME_LIMIT_MS = 600_000
 
 _current: ContextVar[JobContext | None] = ContextVar("current_job", default=None)
 
@@ -52,14 +45,9 @@ class CurrentJob(Middleware):
         assert isinstance(message, Delivery)
         assert isinstance(broker, RedisBroker)
         actor = broker.get_actor(message.actor_name)
-        context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt)
-        if message.lease.is_suspect:
-            context.suspect = message.encode()
-            context.lease = message.lease
-            context.time_limit_ms = message.options.get("time_limit") or actor.options.get(
-                "time_limit", DEFAULT_TIME_LIMIT_MS
-            )
-            context.is_last_delivery = message.lease.lapses + 1 >= message.lease.max_deliveries
+        context = JobContext(
+            message.message_id, actor.actor_name, message.queue_name, message.attempt, delivery=message
+        )
         set_current_job(context)
 
     def after_process_message(

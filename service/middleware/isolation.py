@@ -1,7 +1,9 @@
-"""Runs a suspect alone in a process: a job that may be what killed a worker can then kill nothing but itself.
+"""Runs an actor's function: in the thread of the worker, or alone in a process of its own.
 
-Whatever a worker held when it died is a suspect. Alone, the culprit is proved, and the bystanders finish and are
-cleared. The hooks of the chain run in the worker as always; only the actor's function runs in the child.
+A process is for what asks for it (`isolation="process"`), so that a limit can end it whatever it does, and for
+suspects: a job that may be what killed a worker can then kill nothing but itself. Whatever a worker held when it died
+is a suspect. Alone, the culprit is proved, and the bystanders finish and are cleared. The hooks of the chain run in the
+worker as always; only the actor's function runs in the child.
 """
 
 import pickle
@@ -9,21 +11,26 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from threading import get_ident
-from typing import Any, cast
+from inspect import iscoroutinefunction, unwrap
+from typing import Any
 
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker
-from dramatiq.middleware import Middleware, TimeLimit
+from dramatiq.middleware import Middleware
+from dramatiq.middleware.time_limit import TimeLimitExceeded
 
+from service.broker.delivery import Delivery
 from service.broker.lost import LeaseLost
 from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
-from service.middleware.isolated_process import RemoteError, run_alone
+from service.middleware.isolated_process import Interruption, RemoteError, Request, run_alone
+from service.middleware.time_limit import TimeLimit
 
 #: How long a process may take to start before it counts as the job's own time.
 START_MS = 120_000
+#: Python and the actors' imports alone take more.
+LEAST_MEMORY_MB = 64
 
 
 class Isolation(Middleware):
@@ -31,43 +38,96 @@ class Isolation(Middleware):
 
     @property
     def actor_options(self) -> set[str]:
-        return {"max_deliveries"}
+        return {"max_deliveries", "isolation", "memory_limit_mb"}
 
     def before_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
         most = actor.options.setdefault("max_deliveries", DEFAULT_MAX_DELIVERIES)
         if not isinstance(most, int) or most < 1:
             raise WrongOptions(f"{actor.actor_name}: max_deliveries={most!r} must be a whole number, 1 or more")
-        actor.fn = _alone_where_suspect(actor, actor.fn)
+        _check(actor)
+        actor.fn = _bounded(actor, actor.fn)
 
 
-def _alone_where_suspect(actor: Actor[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def _check(actor: Actor[..., Any]) -> None:
+    isolation = actor.options.get("isolation", "thread")
+    if isolation not in ("thread", "process"):
+        raise WrongOptions(f'{actor.actor_name}: isolation={isolation!r} must be "thread" or "process"')
+    if isolation == "process" and iscoroutinefunction(unwrap(actor.fn)):
+        raise WrongOptions(
+            f'{actor.actor_name}: isolation="process" runs one job at a time in a process, where `async def` gains '
+            "nothing: make it a plain function, which may call asyncio.run()"
+        )
+    limit = actor.options.get("memory_limit_mb")
+    if limit is None:
+        return
+    if isolation != "process":
+        raise WrongOptions(
+            f'{actor.actor_name}: memory_limit_mb={limit!r} has no effect without isolation="process", '
+            "since all threads of a worker share its memory"
+        )
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < LEAST_MEMORY_MB:
+        raise WrongOptions(
+            f"{actor.actor_name}: memory_limit_mb={limit!r} must be a whole number of MiB, {LEAST_MEMORY_MB} or more"
+        )
+
+
+def _bounded(actor: Actor[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark where the function begins and ends: nothing may interrupt a thread outside of it."""
+    is_isolated = actor.options.get("isolation") == "process"
+
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         context = current_job_or_none()
-        if context is None or context.suspect is None or context.actor != actor.actor_name:
+        if context is None or context.delivery is None or context.actor != actor.actor_name:
             return function(*args, **kwargs)
-        return _run_alone(actor, function, context)
+        delivery, context.delivery = context.delivery, None
+        try:
+            if is_isolated or delivery.lease.is_suspect:
+                return _run_alone(actor, function, delivery, context)
+            delivery.begin()
+            return function(*args, **kwargs)
+        except TimeLimitExceeded as error:
+            error.args = error.args or ("The job ran for longer than its timeout",)
+            raise
+        finally:
+            delivery.runner = None
+            if delivery.is_interrupted:
+                try:
+                    delivery.absorb()
+                except BaseException:  # noqa: BLE001 - it has arrived here
+                    delivery.absorb()
 
     return run
 
 
-def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], context: JobContext) -> Any:
-    request = pickle.dumps((function.__module__, sys.path, context.suspect, context.attempt))
-    context.suspect = None
-    limits = [middleware for middleware in actor.broker.middleware if isinstance(middleware, TimeLimit)]
+def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], delivery: Delivery, context: JobContext) -> Any:
+    broker, lease = actor.broker, delivery.lease
+    assert isinstance(broker, RedisBroker)
+    limits = next((each for each in broker.middleware if isinstance(each, TimeLimit)), None)
+    hard_ms, soft_ms = limits.limits_of(broker, delivery) if limits else (0, None)
 
     def limit_to(milliseconds: float) -> None:
-        for limit in limits:
-            cast("Any", limit).manager.add_timeout(get_ident(), milliseconds)
+        if limits:
+            limits.deadlines.start_clock(delivery, milliseconds)
 
     def on_ready() -> None:
-        assert isinstance(actor.broker, RedisBroker)
-        if context.lease and not actor.broker.begin(context.lease):
+        if lease.is_suspect and not broker.begin(lease):
             raise LeaseLost
-        limit_to(context.time_limit_ms)
+        limit_to(hard_ms)
 
-    limit_to(context.time_limit_ms + START_MS)
-    answer = run_alone(request, on_ready, fresh=context.is_last_delivery)
+    interruption = Interruption()
+    delivery.begin(interruption.ask)
+    request = Request(
+        module=function.__module__,
+        path=sys.path,
+        message=delivery.encode(),
+        attempt=context.attempt,
+        soft_limit_seconds=None if soft_ms is None else soft_ms / 1000,
+        memory_limit_mb=actor.options.get("memory_limit_mb"),
+    )
+    limit_to(hard_ms + START_MS)
+    is_last_delivery = lease.is_suspect and lease.lapses + 1 >= lease.max_deliveries
+    answer = run_alone(pickle.dumps(request), on_ready, interruption, fresh=is_last_delivery)
     succeeded, value, failure = pickle.loads(answer)  # noqa: S301 - our own child's
     if succeeded:
         return value

@@ -284,7 +284,9 @@ def test_a_silent_actor_has_the_policy_of_its_queue(broker, queue):
     policy = policy_of(queue)
     assert options["max_retries"] == 2
     assert (options["min_backoff"], options["max_backoff"]) == (60_000, 3_600_000)
-    assert options["time_limit"] == (policy.soft_time_limit_seconds or 300) * 1000
+    assert options["time_limit"] == policy.time_limit_seconds * 1000
+    soft_seconds = policy.soft_time_limit_seconds
+    assert options.get("soft_time_limit") == (soft_seconds and soft_seconds * 1000)
 
 
 def test_an_actor_overrides_the_policy(broker):
