@@ -7,6 +7,7 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.message import Message
 from dramatiq.middleware import AgeLimit, MiddlewareError, SkipMessage
 
+from service.broker import RedisBroker
 from service.broker.delivery import Delivery
 from service.broker.outcome import Dead, Failure
 from service.errors import DeclarationError, Expired
@@ -27,7 +28,7 @@ class Expiry(AgeLimit):
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         if not delay or "retries" in message.options:
             return
-        limit_ms = message.options.get("max_age") or broker.get_actor(message.actor_name).options.get("max_age")
+        limit_ms = _limit_ms(broker, message)
         if limit_ms and delay >= limit_ms:
             raise WouldExpire(
                 f"{message.actor_name}: delay={delay} ms is not less than expires={limit_ms / 1000:g} s: "
@@ -36,7 +37,7 @@ class Expiry(AgeLimit):
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         assert isinstance(message, Delivery)
-        limit_ms = message.options.get("max_age") or broker.get_actor(message.actor_name).options.get("max_age")
+        limit_ms = _limit_ms(broker, message)
         if not limit_ms:
             return
         waited_ms = message.lease.started_ms - message.lease.created_ms
@@ -47,3 +48,8 @@ class Expiry(AgeLimit):
         message.fail()
         message.outcome = Dead(Failure.of(Expired(text)))
         raise SkipMessage(f"{text}: its age limit is exceeded")
+
+
+def _limit_ms(broker: Broker, message: Message[Any] | MessageProxy) -> float | None:
+    assert isinstance(broker, RedisBroker)
+    return message.options.get("max_age") or broker.get_actor(message.actor_name).options.get("max_age")

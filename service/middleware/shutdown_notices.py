@@ -1,6 +1,6 @@
 """Tells a job that its worker stops, where its actor asks for that."""
 
-from typing import Any
+from typing import Any, cast
 
 from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, Shutdown, ShutdownNotifications
@@ -15,7 +15,7 @@ class ShutdownNotices(ShutdownNotifications):
         assert isinstance(broker, RedisBroker)
         for holdings in list(broker.holdings.values()):
             for delivery in holdings.running():
-                if self.should_notify(broker.get_actor(delivery.actor_name), delivery):
+                if cast("Any", self).should_notify(broker.get_actor(delivery.actor_name), delivery):
                     delivery.interrupt(Shutdown)
 
     # It keeps no list of threads: who runs is known.

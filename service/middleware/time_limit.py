@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from math import inf
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from dramatiq.actor import Actor
 from dramatiq.broker import Broker, MessageProxy
@@ -70,7 +70,7 @@ class TimeLimit(DramatiqTimeLimit):
 
     def limits_of(self, broker: Broker, message: MessageProxy) -> tuple[float, float | None]:
         """Return hard and soft limit of a message, in milliseconds."""
-        options = broker.get_actor(message.actor_name).options
+        options = cast("Any", broker).get_actor(message.actor_name).options
         return (
             message.options.get("time_limit") or options.get("time_limit", self.time_limit),
             options.get("soft_time_limit"),
@@ -125,18 +125,15 @@ class Deadlines:
 
     def look(self, now: float) -> None:
         """Interrupt what is over its limit, and tell of what goes on all the same."""
-        for key, clock in list(self._clocks.items()):
-            # A clock may have been started anew since: it says what holds.
-            if now >= min(clock.soft_at, clock.hard_at) and self._clocks.get(key) is clock:
-                done = self._done.get(key)
-                if done is None or done.delivery is not clock.delivery:
-                    done = self._done[key] = _Done(clock.delivery)
-                _act(clock, done, now)
         for key, done in list(self._done.items()):
             clock = self._clocks.get(key)
             if clock is None or clock.delivery is not done.delivery:
                 del self._done[key]
-        overdue_jobs.now = sum(done.is_told for done in self._done.values())
+                overdue_jobs.now -= done.is_told
+        for key, clock in list(self._clocks.items()):
+            # A clock may have been started anew since: it says what holds.
+            if now >= min(clock.soft_at, clock.hard_at) and self._clocks.get(key) is clock:
+                _act(clock, self._done.setdefault(key, _Done(clock.delivery)), now)
 
 
 def _act(clock: _Clock, done: _Done, now: float) -> None:
@@ -148,6 +145,7 @@ def _act(clock: _Clock, done: _Done, now: float) -> None:
                 logger.warning("The time limit is over: the job is interrupted", extra=fields)
         elif now >= done.interrupted_at + GRACE_SECONDS and not done.is_told and delivery.runner is not None:
             done.is_told = True
+            overdue_jobs.now += 1
             overdue_jobs.total += 1
             logger.error(
                 "The job can't be interrupted and keeps its thread. Its actor may ask for isolation='process'",

@@ -5,8 +5,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 from urllib.request import urlopen
 
 import dramatiq
@@ -17,20 +17,27 @@ from dramatiq.worker import Worker
 from service.broker import RedisBroker
 from service.errors import DeclarationError, SoftTimeLimit
 from service.middleware import time_limit
-from service.middleware.probe import WorkerProbe
 from service.observe.overdue import overdue_jobs
+from service.observe.probe import Probe
 from service.state.states import State
 from tests.protocol.test_worker import Gauge, end_of, find, has_ended
-from tests.servers import eventually
+from tests.servers import eventually, free_port
 
 StartWorker = Callable[..., Worker]
 
 
-def probe_of(broker: RedisBroker) -> dict[str, Any]:
-    probe = next(each for each in broker.middleware if isinstance(each, WorkerProbe))._probe
-    assert probe is not None
-    with urlopen(f"http://127.0.0.1:{probe.port}/livez", timeout=5) as reply:
-        return json.load(reply)
+@pytest.fixture
+def livez() -> Iterator[Callable[[], dict[str, Any]]]:
+    """What a probe of this process answers."""
+    probe = Probe("127.0.0.1", free_port(), lambda: True)
+    probe.start()
+
+    def ask() -> dict[str, Any]:
+        with urlopen(f"http://127.0.0.1:{probe.port}/livez", timeout=5) as reply:
+            return json.load(reply)
+
+    yield ask
+    probe.stop()
 
 
 @pytest.fixture
@@ -157,7 +164,7 @@ def test_limits_that_fire_as_jobs_end_cost_no_thread_and_no_job(
 
 
 def test_a_job_that_can_not_be_interrupted_is_told_of_while_it_runs(
-    broker: RedisBroker, start_worker: StartWorker, quick_looks: None
+    broker: RedisBroker, start_worker: StartWorker, quick_looks: None, livez: Callable[[], dict[str, Any]]
 ) -> None:
     release = threading.Event()
 
@@ -169,7 +176,7 @@ def test_a_job_that_can_not_be_interrupted_is_told_of_while_it_runs(
     message = blocks.send()
     try:
         eventually(lambda: overdue_jobs.now == 1)
-        assert probe_of(broker) == {"status": "alive", "overdue_jobs": 1}
+        assert livez() == {"status": "alive", "overdue_jobs": 1}
     finally:
         release.set()
     end_of(broker, message)
@@ -188,7 +195,7 @@ def test_a_job_that_has_waited_too_long_fails_as_expired_by_redis_own_clock(
     late = work.send(1)
     time.sleep(0.35)
     # From a sender whose clock is an hour behind: it counts for nothing.
-    fresh = broker.enqueue(work.message(2).copy(message_timestamp=int(time.time() * 1000) - 3_600_000))
+    fresh = broker.enqueue(cast("Any", work.message(2)).copy(message_timestamp=int(time.time() * 1000) - 3_600_000))
     start_worker()
     job = end_of(broker, late)
     assert job.error is not None
@@ -203,5 +210,5 @@ def test_a_delay_that_is_longer_than_a_job_may_wait_is_refused(broker: RedisBrok
     def work() -> None: ...
 
     with pytest.raises(DeclarationError, match=r"delay=1000 ms is not less than expires=1 s"):
-        work.send_with_options(delay=1000)
-    work.send_with_options(delay=999)
+        cast("Any", work).send_with_options(delay=1000)
+    cast("Any", work).send_with_options(delay=999)
