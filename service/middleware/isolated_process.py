@@ -12,12 +12,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Condition
+from pathlib import Path
+from threading import Condition, Lock
 from typing import NamedTuple
 
 from service.broker.outcome import Failure
 
 CHILD = "service.middleware.isolated_child"
+GUARD = Path(__file__).with_name("isolated_guard.py")
 #: How often a wait looks whether the job is to end.
 INTERRUPTIBLE_SECONDS = 0.1
 #: Processes that start at the same time: each keeps a core busy.
@@ -100,6 +102,7 @@ class _Process:
         self._child = subprocess.Popen(  # noqa: S603 - our own
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True
         )
+        _guard.add(self._child.pid)
         assert self._child.stdin
         assert self._child.stdout
         self._requests = self._child.stdin
@@ -140,6 +143,7 @@ class _Process:
         with suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
+        _guard.remove(self._child.pid)
         self._requests.close()
         self._answers.close()
 
@@ -171,6 +175,39 @@ class _Process:
         if code == -signal.SIGKILL:
             return "signal 9 (SIGKILL, as the kernel sends it when memory runs out)"
         return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class _Guard:
+    """The worker's side of isolated_guard: tells it which processes there are. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._groups: set[int] = set()
+        self._program: subprocess.Popen[bytes] | None = None
+        self._lock = Lock()
+
+    def add(self, group: int) -> None:
+        """Have a process group ended with this process."""
+        with self._lock:
+            self._groups.add(group)
+            self._tell(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        """Forget a process group that has ended."""
+        with self._lock:
+            self._groups.discard(group)
+            self._tell(f"-{group}\n")
+
+    def _tell(self, line: str) -> None:
+        if self._program is None or self._program.poll() is not None:
+            command = [sys.executable, "-I", "-S", str(GUARD)]
+            self._program = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
+            line = "".join(f"+{group}\n" for group in self._groups)
+        assert self._program.stdin
+        with suppress(BrokenPipeError):  # the next line starts another
+            os.write(self._program.stdin.fileno(), line.encode())
+
+
+_guard = _Guard()
 
 
 class _Processes:
