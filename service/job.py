@@ -29,8 +29,8 @@ from service.settings import get_settings
 
 __all__ = ["Backoff", "Job", "JobContext", "Permanent", "SoftTimeLimit", "current_job", "get_settings", "job"]
 
-#: What authors call Dramatiq's options, which are in milliseconds.
-_WORDS = {"soft_time_limit": "soft_timeout", "time_limit": "timeout", "max_age": "expires"}
+#: What authors call these options, which are in milliseconds, as Dramatiq's are.
+_WORDS = {"soft_time_limit": "soft_timeout", "time_limit": "timeout", "expires_ms": "expires"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -38,6 +38,9 @@ R = TypeVar("R")
 
 class Job(Actor[P, R]):
     """A Dramatiq actor whose payload is checked. `send`, `message`, `send_with_options` and calls work as there."""
+
+    #: Its call returns what the function returns, also where that has only begun.
+    leaves_thread = True
 
     def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
         self.contract = PayloadContract.of(fn, declaration["actor_name"])
@@ -127,7 +130,7 @@ def job(
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
         options["max_retries"] = max_attempts - 1
-    for option, seconds in (("soft_time_limit", soft_timeout), ("time_limit", timeout), ("max_age", expires)):
+    for option, seconds in (("soft_time_limit", soft_timeout), ("time_limit", timeout), ("expires_ms", expires)):
         if seconds is not None:
             options[option] = int(seconds_of(seconds, f"{name}: {_WORDS[option]}") * 1000)
     if isolation != "thread":

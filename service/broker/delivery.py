@@ -3,6 +3,7 @@
 import ctypes
 import time
 from collections.abc import Callable
+from contextvars import Context
 from threading import Lock, get_ident
 from typing import Any, NamedTuple, cast
 
@@ -44,6 +45,10 @@ class Delivery(MessageProxy):
     is_known: bool = True
     #: Whether its worker stops before it can end: then it goes back, however this run ends, unless it has succeeded.
     handed_back: bool = False
+    #: The context of its hooks, where it may leave the thread that begins it.
+    hooks: Context | None = None
+    #: What runs it outside of any thread, once it has left the one that began it.
+    left: object = None
     #: The dead letter that it becomes if it dies; empty for the bytes that are stored.
     dead_letter: bytes = b""
     _message: Message[Any]

@@ -20,15 +20,21 @@ class WouldExpire(DeclarationError, MiddlewareError):
 
 
 class Expiry(AgeLimit):
-    """Holds the option `max_age`, in milliseconds from the send, by Redis's own clock: an actor's, or one message's.
+    """Holds the option `expires_ms` of an actor: milliseconds from the send, by Redis's own clock.
 
-    No attempt starts later, whether the job waited for a worker, its due time or its next attempt.
+    No attempt starts later, whether the job waited for a worker, its due time or its next attempt. Dramatiq's own
+    `max_age`, by the clocks of sender and worker, keeps its meaning.
     """
 
+    @property
+    def actor_options(self) -> set[str]:
+        return {"max_age", "expires_ms"}
+
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
-        if not delay or "retries" in message.options:
+        assert isinstance(broker, RedisBroker)
+        if not delay or "retries" in message.options or not broker.is_named(message.actor_name):
             return
-        limit_ms = _limit_ms(broker, message)
+        limit_ms = broker.get_actor(message.actor_name).options.get("expires_ms")
         if limit_ms and delay >= limit_ms:
             raise WouldExpire(
                 f"{message.actor_name}: delay={delay} ms is not less than expires={limit_ms / 1000:g} s: "
@@ -37,19 +43,21 @@ class Expiry(AgeLimit):
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         assert isinstance(message, Delivery)
-        limit_ms = _limit_ms(broker, message)
-        if not limit_ms:
-            return
-        waited_ms = message.lease.started_ms - message.lease.created_ms
-        if waited_ms < limit_ms:
-            return
-        text = f"The job has waited for {waited_ms / 1000:g} s, and may wait for {limit_ms / 1000:g} s"
-        logger.warning(text, extra={"job_id": message.message_id, "actor": message.actor_name})
-        message.fail()
-        message.outcome = Dead(Failure.of(Expired(text)))
-        raise SkipMessage(f"{text}: its age limit is exceeded")
+        assert isinstance(broker, RedisBroker)
+        options = broker.get_actor(message.actor_name).options
+        if limit_ms := options.get("expires_ms"):
+            waited_ms = message.lease.started_ms - message.lease.created_ms
+            if waited_ms >= limit_ms:
+                message.fail()
+                raise _expired(message, f"The job waited for {waited_ms / 1000:g} s, and may for {limit_ms / 1000:g} s")
+        if options.get("max_age") or "max_age" in message.options:
+            try:
+                super().before_process_message(broker, message)
+            except SkipMessage as error:
+                raise _expired(message, str(error)) from None
 
 
-def _limit_ms(broker: Broker, message: Message[Any] | MessageProxy) -> float | None:
-    assert isinstance(broker, RedisBroker)
-    return message.options.get("max_age") or broker.get_actor(message.actor_name).options.get("max_age")
+def _expired(message: Delivery, text: str) -> SkipMessage:
+    logger.warning(text, extra={"job_id": message.message_id, "actor": message.actor_name})
+    message.outcome = Dead(Failure.of(Expired(text)))
+    return SkipMessage(text)

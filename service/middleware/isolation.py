@@ -24,8 +24,9 @@ from service.broker.lost import LeaseLost
 from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
+from service.middleware.event_loop import LEFT, begin_run, coroutine_function_of
 from service.middleware.isolated_process import Interruption, RemoteError, Request, run_alone
-from service.middleware.time_limit import TimeLimit
+from service.middleware.time_limit import EXCEEDED, TimeLimit
 
 #: How long a process may take to start before it counts as the job's own time.
 START_MS = 120_000
@@ -74,6 +75,7 @@ def _check(actor: Actor[..., Any]) -> None:
 def _bounded(actor: Actor[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark where the function begins and ends: nothing may interrupt a thread outside of it."""
     is_isolated = actor.options.get("isolation") == "process"
+    coroutine_function = coroutine_function_of(function)
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -81,13 +83,17 @@ def _bounded(actor: Actor[..., Any], function: Callable[..., Any]) -> Callable[.
         if context is None or context.delivery is None or context.actor != actor.actor_name:
             return function(*args, **kwargs)
         delivery, context.delivery = context.delivery, None
+        if delivery.hooks and coroutine_function:
+            assert isinstance(actor.broker, RedisBroker)
+            if begin_run(actor.broker, delivery, coroutine_function, args, kwargs):
+                return LEFT
         try:
             if is_isolated or delivery.lease.is_suspect:
                 return _run_alone(actor, function, delivery, context)
             delivery.begin()
             return function(*args, **kwargs)
         except TimeLimitExceeded as error:
-            error.args = error.args or ("The job ran for longer than its timeout",)
+            error.args = error.args or (EXCEEDED,)
             raise
         finally:
             delivery.runner = None
@@ -97,6 +103,8 @@ def _bounded(actor: Actor[..., Any], function: Callable[..., Any]) -> Callable[.
                 except BaseException:  # noqa: BLE001 - it has arrived here
                     delivery.absorb()
 
+    if coroutine_function:
+        vars(run)["leaves_thread"] = run
     return run
 
 

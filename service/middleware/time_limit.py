@@ -26,6 +26,8 @@ from service.observe.overdue import overdue_jobs
 LOOK_SECONDS = 0.2
 #: How long a job may take to end after it was interrupted, before it counts as one that can't be.
 GRACE_SECONDS = 5.0
+#: The words of the error.
+EXCEEDED = "The job ran for longer than its timeout"
 
 logger = logging.getLogger(__name__)
 

@@ -188,7 +188,7 @@ def test_a_job_that_has_waited_too_long_fails_as_expired_by_redis_own_clock(
 ) -> None:
     runs: list[int] = []
 
-    @dramatiq.actor(broker=broker, max_age=300)
+    @dramatiq.actor(broker=broker, expires_ms=300)
     def work(number: int) -> None:
         runs.append(number)
 
@@ -200,13 +200,13 @@ def test_a_job_that_has_waited_too_long_fails_as_expired_by_redis_own_clock(
     job = end_of(broker, late)
     assert job.error is not None
     assert (job.state, job.error["type"]) == (State.DEAD, "service.errors.Expired")
-    assert "may wait for 0.3 s" in job.error["message"]
+    assert "and may for 0.3 s" in job.error["message"]
     assert end_of(broker, fresh).state is State.SUCCEEDED
     assert runs == [2]
 
 
 def test_a_delay_that_is_longer_than_a_job_may_wait_is_refused(broker: RedisBroker) -> None:
-    @dramatiq.actor(broker=broker, max_age=1000)
+    @dramatiq.actor(broker=broker, expires_ms=1000)
     def work() -> None: ...
 
     with pytest.raises(DeclarationError, match=r"delay=1000 ms is not less than expires=1 s"):

@@ -296,7 +296,7 @@ def test_an_actor_overrides_the_policy(broker):
 
 def test_limits_are_seconds_and_come_before_the_queues(broker):
     options = declare(soft_timeout=1.5, timeout=2, expires="1h").options
-    assert (options["soft_time_limit"], options["time_limit"], options["max_age"]) == (1500, 2000, 3_600_000)
+    assert (options["soft_time_limit"], options["time_limit"], options["expires_ms"]) == (1500, 2000, 3_600_000)
     options = declare(name="reports.short", queue="reports", timeout=10).options
     assert "soft_time_limit" not in options, "the queue's soft limit would come after the end"
 
