@@ -103,14 +103,18 @@ def coroutine_function_of(function: Any) -> Callable[..., Any] | None:
 def begin_run(broker: RedisBroker, delivery: Delivery, function: Callable[..., Any], args: Any, kwargs: Any) -> bool:
     """Begin a coroutine function that needs no thread any more. Returns False where the thread must wait for it."""
     thread, work_queue = get_event_loop_thread(), broker.life.work_queue
-    if thread is None or work_queue is None or not broker.leave_thread(delivery):
+    if thread is None or work_queue is None:
+        return False
+    coroutine = function(*args, **kwargs)  # first: arguments that do not fit must not take a slot
+    if not broker.leave_thread(delivery):
+        coroutine.close()
         return False
 
     def on_end(delivery: Delivery) -> None:
         broker.slots.come_back(delivery.lease.queue)
         work_queue.put_again(delivery)
 
-    AsyncRun(thread.loop, delivery, on_end).begin(function(*args, **kwargs))
+    AsyncRun(thread.loop, delivery, on_end).begin(coroutine)
     return True
 
 
