@@ -17,7 +17,7 @@ class EmailResult(TypedDict):
     to: str
 
 
-@job(name="email.send", queue="email", aliases=("send-email",))
+@job(name="email.send", queue="email", aliases=("send-email",), max_payload_bytes=4 * 1024 * 1024)
 def send_email(payload: EmailJobPayload) -> EmailResult:
     """Render a template and send it. A refusal for now (4xx, no connection) is retried, a 5xx reply is permanent."""
     parts = render(payload.template_id, payload.context, catalogue.folder())

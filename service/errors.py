@@ -5,13 +5,17 @@
     ├── DeclarationError         an actor is declared in a way that can't work: raised at import
     ├── PayloadError             a payload does not fit its actor: raised at `send()`
     ├── InvalidRequest           a request over HTTP does not have the shape of one
+    ├── IdempotencyKeyReused     a key came with another request before
+    ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
+    ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
     ├── SoftTimeLimit            raised in a job that has run for its soft_timeout
     ├── Expired                  a job has waited for longer than its `expires`
+    ├── NoteError                what a job says of itself has no JSON form, or is too long
     └── JobError                 what an actor raises to say how its failure is to be treated
         └── Permanent            do not retry
 
@@ -68,6 +72,21 @@ class InvalidRequest(CallboardError):
         super().__init__(list_problems(problems))
 
 
+class IdempotencyKeyReused(CallboardError):
+    """A request over HTTP has a key that came with another request before."""
+
+    code = "idempotency-key-reused"
+    status = 422
+
+
+class IdempotencyKeyInFlight(CallboardError):
+    """A request over HTTP has a key whose first request has not ended."""
+
+    code = "idempotency-key-in-flight"
+    status = 409
+    retryable = True
+
+
 class UnknownJobType(CallboardError):
     """No actor, and no alias of one, has this name."""
 
@@ -101,6 +120,20 @@ class BrokerUnavailable(CallboardError):
     def __init__(self, message: str, *, may_be_stored: bool) -> None:
         self.may_be_stored = may_be_stored
         super().__init__(message)
+
+
+class TooManyFollowUps(CallboardError):
+    """A job sends more than can be kept until it succeeds."""
+
+    code = "too-many-follow-ups"
+    status = 422
+
+
+class NoteError(CallboardError):
+    """What a job says of itself has no JSON form, or is too long."""
+
+    code = "note"
+    status = 422
 
 
 class HistoryUnavailable(CallboardError):
@@ -160,3 +193,12 @@ def list_problems(problems: list[tuple[str, str]]) -> str:
 def shorten(text: str) -> str:
     """Return a text that a caller chose, fit to be shown again."""
     return text if len(text) <= TEXT_LISTED else f"{text[:TEXT_LISTED]}…"
+
+
+def without_middle(text: str, most: int) -> str:
+    """Return a text of at most so many characters: of a longer one its beginning and its end."""
+    if len(text) <= most:
+        return text
+    note = f"\n({len(text)} characters, of which the middle is left out)\n"
+    half = (most - len(note)) // 2
+    return f"{text[:half]}{note}{text[-half:]}"

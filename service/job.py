@@ -11,7 +11,7 @@ A job's payload is its function's keyword parameters, or one parameter annotated
 when the job is sent, in the sender's process, and a type checker checks the call.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -20,14 +20,28 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
+from service.broker.message_checks import INHERITED, MOST_CHARACTERS
+from service.broker.outgoing import collect, send_at_once
 from service.durations import seconds_of
 from service.errors import DeclarationError, Permanent, SoftTimeLimit
 from service.middleware.context import JobContext, current_job_or_none
-from service.payload import PayloadContract
+from service.middleware.defaults import WrongOptions
+from service.payload import PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
-__all__ = ["Backoff", "Job", "JobContext", "Permanent", "SoftTimeLimit", "current_job", "get_settings", "job"]
+__all__ = [
+    "Backoff",
+    "Job",
+    "JobContext",
+    "Permanent",
+    "Personal",
+    "SoftTimeLimit",
+    "current_job",
+    "get_settings",
+    "job",
+    "send_at_once",
+]
 
 #: What authors call these options, which are in milliseconds, as Dramatiq's are.
 _WORDS = {"soft_time_limit": "soft_timeout", "time_limit": "timeout", "expires_ms": "expires"}
@@ -44,6 +58,8 @@ class Job(Actor[P, R]):
 
     def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
         self.contract = PayloadContract.of(fn, declaration["actor_name"])
+        #: Where the payload has had earlier versions.
+        self.versions: PayloadVersions | None = declaration.get("options", {}).get("payload_versions")
         super().__init__(fn, **declaration)
 
     def message_with_options(
@@ -57,6 +73,13 @@ class Job(Actor[P, R]):
         return self._message(self.contract.parse(document), {})
 
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
+        if self.versions:
+            options = {**options, "payload_version": self.versions.current}
+        if (context := current_job_or_none()) and context.inherited:
+            options = {**context.inherited, **options}
+        for name in INHERITED & options.keys():
+            if not isinstance(options[name], str) or len(options[name]) > MOST_CHARACTERS:
+                raise WrongOptions(f"{self.actor_name}: {name} must be text of up to {MOST_CHARACTERS} characters")
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -65,8 +88,13 @@ class Job(Actor[P, R]):
         if context is None or context.actor != self.actor_name or not context.awaits_call:
             return super().__call__(*args, **kwargs)
         context.awaits_call = False
-        loaded_args, loaded_kwargs = self.contract.load(args, kwargs)
-        return cast("Any", super()).__call__(*loaded_args, **loaded_kwargs)
+        if self.versions:
+            document = self.versions.upgrade(self.contract.document_of(args, kwargs), context.payload_version)
+            loaded_args, loaded_kwargs = self.contract.load((), document)
+        else:
+            loaded_args, loaded_kwargs = self.contract.load(args, kwargs)
+        with collect(context.follow_ups):
+            return cast("Any", super()).__call__(*loaded_args, **loaded_kwargs)
 
 
 class _Declare(Protocol):
@@ -93,6 +121,9 @@ def job(
     isolation: Literal["thread", "process"] = "thread",
     memory_limit_mb: int | None = None,
     expires: float | str | None = None,
+    version: int = 1,
+    upgrades: Mapping[int, Upgrade] | None = None,
+    max_payload_bytes: int | None = None,
 ) -> _Declare:
     """Declare an actor.
 
@@ -113,6 +144,9 @@ def job(
     memory_limit_mb: MiB that this process may have, all that it has imported included; beyond it is a MemoryError.
     expires: how long a job may wait from its send until it runs: seconds, or a text such as "90s", "15m", "1h", "2d".
         What has waited for longer fails as Expired.
+    version: of the payload, raised with each change that is more than a new field with a default.
+    upgrades: by version, what makes the next version's payload of one: a function from JSON to JSON.
+    max_payload_bytes: the largest payload, as JSON, in place of CALLBOARD_MAX_PAYLOAD_BYTES.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -126,17 +160,14 @@ def job(
         raise DeclarationError(f"{name}: priority={priority} is outside of 0 (first) to 9 (last)")
     if max_deliveries < 1:
         raise DeclarationError(f"{name}: max_deliveries={max_deliveries} is less than 1, the first start")
+    if version != 1 or upgrades:
+        options["payload_versions"] = PayloadVersions(name, version, upgrades or {})
     if max_attempts is not None:
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
         options["max_retries"] = max_attempts - 1
-    for option, seconds in (("soft_time_limit", soft_timeout), ("time_limit", timeout), ("expires_ms", expires)):
-        if seconds is not None:
-            options[option] = int(seconds_of(seconds, f"{name}: {_WORDS[option]}") * 1000)
-    if isolation != "thread":
-        options["isolation"] = isolation
-    if memory_limit_mb is not None:
-        options["memory_limit_mb"] = memory_limit_mb
+    options |= _milliseconds(name, soft_time_limit=soft_timeout, time_limit=timeout, expires_ms=expires)
+    options |= _given(isolation=isolation, memory_limit_mb=memory_limit_mb, max_payload_bytes=max_payload_bytes)
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)
@@ -160,6 +191,17 @@ def job(
         return declared
 
     return cast("_Declare", declare)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {option: value for option, value in options.items() if value is not None}
+
+
+def _milliseconds(name: str, **durations: float | str | None) -> dict[str, int]:
+    return {
+        option: int(seconds_of(value, f"{name}: {_WORDS[option]}") * 1000)
+        for option, value in _given(**durations).items()
+    }
 
 
 def _place(function: Callable[..., Any]) -> str:

@@ -19,6 +19,7 @@ from service.urls import check_database_url, check_redis_url, mask_url
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
+MAX_PAYLOAD_BYTES = 256 * 1024
 SMTP_EXAMPLE = "smtp.example.com"
 
 
@@ -83,6 +84,14 @@ class Settings(BaseSettings):
         "The longest message. A longer one is refused when it is sent; one that is found in Redis is a dead letter.",
         "8388608",
         ge=64 * 1024,
+        le=64 * 1024 * 1024,
+    )
+    max_payload_bytes: int = _setting(
+        MAX_PAYLOAD_BYTES,
+        "CALLBOARD_MAX_PAYLOAD_BYTES",
+        "The largest payload that is sent, as JSON. What is larger is stored elsewhere, and its name sent.",
+        "262144",
+        ge=1024,
         le=64 * 1024 * 1024,
     )
     redis_check: Literal["warn", "refuse"] = _setting(
@@ -205,6 +214,15 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"{is_set} is set and {is_not} is not, and they go together; "
                 "for example: CALLBOARD_SMTP_USERNAME=callboard CALLBOARD_SMTP_PASSWORD=secret"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _limits_fit(self) -> "Settings":
+        if "max_payload_bytes" in self.model_fields_set and self.max_payload_bytes > self.max_message_bytes:
+            raise ValueError(
+                f"CALLBOARD_MAX_PAYLOAD_BYTES={self.max_payload_bytes} is over "
+                f"CALLBOARD_MAX_MESSAGE_BYTES={self.max_message_bytes}, and would have no effect: raise both"
             )
         return self
 

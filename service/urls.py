@@ -28,6 +28,9 @@ def check_redis_url(url: str) -> None:
     for option in parse_qs(parts.query, keep_blank_values=True):
         if option in _OURS:
             raise ValueError(f"the option {option!r} is the service's own (see CALLBOARD_REDIS_TIMEOUT_SECONDS)")
+        if option == "max_connections":
+            # At the limit the client fails at once, and takes its own limit for an outage.
+            raise ValueError("leave max_connections out: each thread that uses Redis needs a connection of its own")
 
     import redis
 

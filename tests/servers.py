@@ -146,7 +146,7 @@ def postgres_server(folder: Path) -> Iterator[str]:
         yield url(port, "secret")
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(20)
+        process.wait(60)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, Header, HTTPException, Request, Response
 from pydantic import BaseModel, Field
 
 from service.api.lines import Lines
@@ -38,8 +38,16 @@ class JobError(BaseModel):
     message: str
 
 
+class Progress(BaseModel):
+    """How far a job says it is, in whatever it counts."""
+
+    done: float
+    total: float | None = None
+    note: str = ""
+
+
 class JobView(BaseModel):
-    """A job. `result` is there when it has succeeded, `error` when it has failed; both are left out otherwise."""
+    """A job. `result` is there when it has succeeded, `error` when it has failed, `progress` while it runs."""
 
     job_id: UUID
     type: str
@@ -53,20 +61,27 @@ class JobView(BaseModel):
     completed_at: datetime | None
     result: Any = None
     error: JobError | None = None
+    progress: Progress | None = None
 
 
 @router.post("/jobs", status_code=202, response_model=JobAccepted, openapi_extra=_BODY)
-async def send_job(request: Request, response: Response) -> JobAccepted:
+async def send_job(
+    request: Request,
+    response: Response,
+    idempotency_key: Annotated[str | None, Header(description="A repeated request with it gets the first job.")] = None,
+) -> JobAccepted:
     """Check a job, store it in its queue, and say where it can be followed."""
     state = request.app.state
     lines: Lines = state.lines
     sender: Sender = state.sender
     body = await request.body()
     message = await lines.checks.run(read_message, state.broker, request.headers.get("content-type", ""), body)
-    await lines.sends.run(sender.send, message)
-    poll_url = f"/jobs/{message.message_id}"
+    job_id, is_replayed = await lines.sends.run(sender.send, message, idempotency_key)
+    poll_url = f"/jobs/{job_id}"
     response.headers["Location"] = poll_url
-    return JobAccepted(job_id=UUID(message.message_id), status=Status.PENDING, poll_url=poll_url)
+    if is_replayed:
+        response.headers["Idempotency-Replayed"] = "true"
+    return JobAccepted(job_id=job_id, status=Status.PENDING, poll_url=poll_url)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, response_model_exclude_unset=True)
@@ -74,10 +89,20 @@ async def get_job(request: Request, job_id: str) -> JobView:
     """Read a job as it is now."""
     history: History = request.app.state.history
     lines: Lines = request.app.state.lines
-    snapshot = await lines.reads.run(history.find, UUID(job_id)) if _is_job_id(job_id) else None
-    if snapshot is None:
+    found = await lines.reads.run(_find, history, UUID(job_id)) if _is_job_id(job_id) else None
+    if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
-    return _view(snapshot)
+    return found
+
+
+def _find(history: History, job_id: UUID) -> JobView | None:
+    snapshot = history.find(job_id)
+    if snapshot is None:
+        return None
+    view = _view(snapshot)
+    if snapshot.state is State.RUNNING and (progress := history.progress_of(snapshot)):
+        view.progress = Progress.model_validate(progress)
+    return view
 
 
 def _view(snapshot: Snapshot) -> JobView:

@@ -65,6 +65,8 @@ async def _callboard_error(request: Request, error: Exception) -> Problem:
         members["known_types"] = error.known
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored
+    if error.retryable and error.status != 503:
+        headers = {"Retry-After": "1"}
     if error.status == 503:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return problem(error.status, error.code, str(error), headers, **members)

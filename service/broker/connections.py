@@ -9,6 +9,16 @@ class NotCarriedOut(redis.ConnectionError):
     """Nothing was done: there was no connection, or it led to a replica."""
 
 
+def may_have_been_carried_out(error: redis.RedisError) -> bool:
+    """Whether the server may have done what this error of a command is the answer to."""
+    if isinstance(error, NotCarriedOut | redis.BusyLoadingError | redis.AuthenticationError):
+        return False  # the last two are the server's own refusals, which the client counts as errors of the connection
+    if "@user_script" in str(error):
+        return True  # a command of a script was refused, and those before it were not
+    # Only a connection that was there when the command went out leaves it open whether the server has done it.
+    return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
+
+
 def is_of_a_replica(error: Exception) -> bool:
     """Whether a reply's error says READONLY, also behind an ERR of a proxy, which the parser takes away."""
     return isinstance(error, redis.ReadOnlyError) or str(error).startswith("READONLY")

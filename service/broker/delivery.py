@@ -13,6 +13,7 @@ from dramatiq.middleware import threading as threads
 
 from service.broker.messages import copy_message
 from service.broker.outcome import Failure, Outcome
+from service.broker.outgoing import FollowUps
 
 
 class Lease(NamedTuple):
@@ -35,6 +36,9 @@ class Lease(NamedTuple):
 
 
 Interrupter = Callable[[type[BaseException]], object]
+
+#: Of nearly all jobs.
+NO_FOLLOW_UPS = FollowUps()
 
 
 class Delivery(MessageProxy):
@@ -62,6 +66,7 @@ class Delivery(MessageProxy):
         self.is_interrupted = False
         self._is_interrupting = False
         self._guard = Lock()
+        self.follow_ups = NO_FOLLOW_UPS
         # Looked up many times for each job, and slow through the proxy.
         self.message_id = message.message_id
         self.actor_name = message.actor_name
@@ -69,6 +74,12 @@ class Delivery(MessageProxy):
         self.options = message.options
         self.args = message.args
         self.kwargs = message.kwargs
+
+    def __str__(self) -> str:
+        # Dramatiq writes it to its logs; a payload may be personal.
+        return f"{self.actor_name} {self.message_id}"
+
+    __repr__ = __str__
 
     def begin(self, interrupter: Interrupter | None = None) -> None:
         """Note that the actor's function begins: it can be interrupted from now on, in this thread or by `interrupter`.

@@ -1,11 +1,12 @@
 """What the entries of the event stream mean: written by the scripts and by settlements, read by the projector.
 
-An entry has the fields `kind` (sent, started, settled), `at` (ms, the server's time), for started `worker`, and then
-one field for each job: its entry in the queue, with
+An entry has the fields `kind`, `at` (ms, the server's time), for started `worker`, and then one field for each job: its
+entry in the queue, with
 
     sent      DELAY_MS CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR, with - for no delay
     started   - CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR
     settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text)
+    progress, log   JSON: see note.lua. They change no state.
 
 The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
 """
@@ -16,6 +17,7 @@ from functools import cache
 
 from service.broker.delivery import Lease
 
+NOTES = {"progress", "log"}
 HEAD_FIELDS = {"kind", "at", "worker"}
 
 #: The sequence of what Redis says now: newer than any event that was stored before it was asked.
@@ -46,6 +48,8 @@ def sequence_of(entry_id: str) -> int:
 def read(entry_id: str, fields: Mapping[str, str], queue: str) -> Iterator[dict[str, str]]:
     """Read one entry as the events of its jobs, in the words of `Snapshot.from_event`. Raises KeyError, ValueError."""
     kind, at = fields["kind"], fields["at"]
+    if kind in NOTES:
+        return
     for entry, value in fields.items():
         if entry not in HEAD_FIELDS:
             known = json.loads(value) if kind == "settled" else _from_words(kind, value, at)

@@ -5,13 +5,15 @@ from collections.abc import Callable
 from typing import Any
 
 from dramatiq.actor import Actor
+from dramatiq.message import Message
 
 from service.broker.delivery import Delivery, Lease
-from service.broker.message_checks import FORMAT, check_place, format_of
+from service.broker.message_checks import FORMAT, check_place, format_of, payload_version_of
 from service.broker.messages import decode_fields, encode_fields, message_of
 from service.broker.outcome import Failure
 from service.broker.settlement import Settlement, dead, left_to_others
 from service.errors import UnreadableMessage
+from service.payload import ONLY_THE_FIRST, PayloadVersions
 
 LEFT_FOR_MS = 2000
 
@@ -47,20 +49,23 @@ class Intake:
         fields = decode_fields(data)
         if (given := format_of(fields)) > FORMAT:
             what = f"The message has the format {given}, and this release reads up to {FORMAT}"
-            if not self._is_left_to_others(lease, actor_name, fields, what):
-                failure = Failure("newer-format", f"{what}: no worker of a newer release took it in time", "")
-                self._settle(dead(lease, actor_name, failure, _without_wait(fields)))
+            self._leave_or_bury(lease, actor_name, fields, what)
             return None
         message = message_of(fields)
         check_place(message, lease.queue, lease.entry)
         message.options.pop("eta", None)  # Redis has waited for it
         actor = self._find_actor(message.actor_name)
         delivery = Delivery(message, lease)
+        if actor is not None and actor.actor_name != message.actor_name:
+            delivery.actor_name = actor.actor_name  # the message has an alias, such as the actor's old name
         if actor is None:
             if self._is_left_to_others(lease, message.actor_name, fields, f"No actor {message.actor_name!r} here"):
                 return None
             delivery.is_known = False
             delivery.dead_letter = _without_wait(fields)
+        elif what := _unread_version(message, actor):
+            self._leave_or_bury(lease, actor_name, fields, what)
+            return None
         elif actor.options.get("max_deliveries", lease.max_deliveries) != lease.max_deliveries:
             # The sender may not have known the actor.
             delivery.lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
@@ -69,6 +74,11 @@ class Intake:
                 self._settle(dead(lease, actor_name, Failure("crashed", why, "")))
                 return None
         return delivery
+
+    def _leave_or_bury(self, lease: Lease, actor_name: str, fields: dict[str, Any], what: str) -> None:
+        if not self._is_left_to_others(lease, actor_name, fields, what):
+            failure = Failure("newer-format", f"{what}: no worker of another release took it in time", "")
+            self._settle(dead(lease, actor_name, failure, _without_wait(fields)))
 
     def _is_left_to_others(self, lease: Lease, actor_name: str, fields: dict[str, Any], what: str) -> bool:
         # In a rolling deployment a worker of the next release can run it: it gets its chance first.
@@ -81,6 +91,18 @@ class Intake:
         logger.warning("%s: the job is left to others for a while", what)
         self._settle(left_to_others(lease, actor_name, encode_fields(fields), LEFT_FOR_MS))
         return True
+
+
+def _unread_version(message: Message[Any], actor: Actor[..., Any]) -> str | None:
+    """Say what is wrong where the actor reads no payload of the message's version."""
+    versions: PayloadVersions | None = actor.options.get("payload_versions")
+    if versions is None and not message.options:
+        return None  # most messages
+    given = payload_version_of(message.options)
+    readable = versions.readable if versions else ONLY_THE_FIRST
+    if given in readable:
+        return None
+    return f"The payload has version {given}, and {actor.actor_name} reads {readable[0]} to {readable[-1]} here"
 
 
 def _without_wait(fields: dict[str, Any]) -> bytes:

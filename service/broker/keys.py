@@ -64,6 +64,21 @@ class Keys:
         return self._key("events")
 
     @property
+    def outgoing(self) -> str:
+        """List: what jobs of this queue have sent and what is not in its own queue yet."""
+        return self._key("outgoing")
+
+    @property
+    def progress(self) -> str:
+        """Hash: entry to how far its job says it is, JSON. Until it ends."""
+        return self._key("progress")
+
+    @property
+    def checkpoints(self) -> str:
+        """Hash: entry to what its job's next attempt is to go on from, JSON. Until it ends."""
+        return self._key("checkpoints")
+
+    @property
     def counter(self) -> str:
         """Number: counts sends and deliveries. Orders sends, and fences deliveries."""
         return self._key("counter")

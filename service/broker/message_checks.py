@@ -16,6 +16,10 @@ from service.queues import QUEUES
 #: The newest format that this release reads. A message says its own in the option `format`; without it, it has 1.
 FORMAT = 1
 
+#: Options that a job's sends take over from it, each a text: for whom it works, and the trace that it belongs to.
+INHERITED = frozenset({"tenant", "traceparent"})
+MOST_CHARACTERS = 256
+
 #: Beyond it a float can't tell a number from the next one, and sums with it overflow.
 _MOST = 2**53
 
@@ -59,6 +63,11 @@ def format_of(fields: dict[str, Any]) -> int:
     return given
 
 
+def payload_version_of(options: dict[str, Any]) -> int:
+    """Return the version that a message's payload has: 1 where it says nothing."""
+    return options.get("payload_version") or 1
+
+
 def check_place(message: Message[Any], queue: str, entry: str) -> None:
     """Raise UnreadableMessage where a message is not the one that the entry of a queue should hold."""
     if message.queue_name != queue:
@@ -89,9 +98,15 @@ def _check_options(options: dict[str, Any], where: str) -> None:
         if name in _NUMBERS:
             if not _is_number(value, _NUMBERS[name]) and (name, value) != ("time_limit", float("inf")):
                 raise UnreadableMessage(f"{where}{name} must be a number{_bound(name)}")
+        elif name == "payload_version":
+            if type(value) is not int or value < 1:
+                raise UnreadableMessage(f"{where}payload_version must be a whole number, 1 or more")
         elif name in _TEXTS:
             if not isinstance(value, str):
                 raise UnreadableMessage(f"{where}{name} must be the name of an actor")
+        elif name in INHERITED:
+            if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
+                raise UnreadableMessage(f"{where}{name} must be text of up to {MOST_CHARACTERS} characters")
         elif name == "throws":
             raise UnreadableMessage(f"{where}throws holds Python's classes, which no message can carry")
         elif name == "pipe_target":

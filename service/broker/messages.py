@@ -20,30 +20,34 @@ _UNTYPED = cast("Any", Message)
 _FIELDS = {field.name for field in fields_of(Message)}
 
 
-def _json_of() -> Callable[[object], str]:
+def _json_of(*, allow_nan: bool) -> Callable[[object], str]:
     """Return what JSONEncoder does, without the encoder in C that it makes anew for each text."""
-    encoder = json.JSONEncoder(separators=(",", ":"))
+    encoder = json.JSONEncoder(separators=(",", ":"), allow_nan=allow_nan)
     parts: Any = cast("Any", json.encoder)
     if parts.c_make_encoder is None:
         return encoder.encode
     # Without a memory of what it is in, a value that holds itself ends in a RecursionError in place of a ValueError.
     encode = parts.c_make_encoder(
-        None, encoder.default, parts.encode_basestring_ascii, None, ":", ",", False, False, True
+        None, encoder.default, parts.encode_basestring_ascii, None, ":", ",", False, False, allow_nan
     )
     return lambda value: "".join(encode(value, 0))
 
 
-_json = _json_of()
+_json = _json_of(allow_nan=True)  # Dramatiq's own middleware takes an endless time limit
+_payload_json = _json_of(allow_nan=False)
 _quoted = cache(_json)
 
 
 def encode_message(message: Message[Any]) -> bytes:
-    """Return a message as it is stored: as Dramatiq encodes it. Raises what the encoder raises."""
+    """Return a message as it is stored: as Dramatiq encodes it, but for NaN and infinity, which no JSON has.
+
+    Raises what the encoder raises.
+    """
     if type(message) is not Message or type(get_encoder()) is not JSONEncoder:
         return message.encode()
     # The same text as Dramatiq's own, without a new encoder for each message.
-    args = _json(message.args) if message.args else "[]"
-    kwargs = _json(message.kwargs) if message.kwargs else "{}"
+    args = _payload_json(message.args) if message.args else "[]"
+    kwargs = _payload_json(message.kwargs) if message.kwargs else "{}"
     options = _json(message.options) if message.options else "{}"
     return (
         f'{{"queue_name":{_quoted(message.queue_name)},"actor_name":{_quoted(message.actor_name)},"args":{args},'

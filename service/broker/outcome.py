@@ -9,6 +9,8 @@ from typing import Any
 from dramatiq.message import Message
 from pydantic_core import to_json
 
+from service.errors import without_middle
+
 #: Digits that Python always reads back (`sys.set_int_max_str_digits` can't set a lower limit).
 SHORTEST_UNREADABLE_NUMBER = 640
 MAX_RESULT_BYTES = 256 * 1024
@@ -33,7 +35,8 @@ class Failure:
         return cls(
             type=storable(_type_name(type(error)))[:MAX_TYPE_CHARACTERS],
             message=storable(_text_of(error))[:MAX_MESSAGE_CHARACTERS],
-            traceback=storable(_traceback_of(error))[-MAX_TRACEBACK_CHARACTERS:],
+            # Its end is the error's message, which may be of any length; before it are the frames.
+            traceback=without_middle(storable(_traceback_of(error)), MAX_TRACEBACK_CHARACTERS),
         )
 
     def to_json(self) -> str:
@@ -150,4 +153,4 @@ def _traceback_of(error: BaseException) -> str:
         # The innermost frames say where it broke; the outermost are the worker's own.
         return "".join(traceback.format_exception(error, limit=-30))
     except BaseException:  # noqa: BLE001 - formatting calls the methods of foreign exceptions
-        return ""
+        return "".join(traceback.format_tb(error.__traceback__, limit=-30))

@@ -4,12 +4,11 @@ What happens in Redis is in `scripts/`, how they are called in `wire.py`; here i
 """
 
 import os
-import re
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
-from threading import Lock, local
+from threading import Lock
 from time import monotonic, sleep
 from typing import Any, cast
 from uuid import uuid4
@@ -25,46 +24,41 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.broker.batch_send import BatchSend, SendReport
-from service.broker.connections import NotCarriedOut, leaving_replicas
+from service.broker.connections import leaving_replicas, may_have_been_carried_out
 from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery, Lease
 from service.broker.holdings import Holdings
 from service.broker.intake import Intake
 from service.broker.link import Link
-from service.broker.messages import encode_message
+from service.broker.notes import Note, Notes
 from service.broker.outcome import Failure
+from service.broker.outgoing import FollowUp, collecting
 from service.broker.producer import Producer
+from service.broker.relay import ONCE_WITHIN_SECONDS, Relay
 from service.broker.renewal import Renewal
+from service.broker.rows import row_of
+from service.broker.sender import INSIST_SECONDS, Sender
 from service.broker.settlement import Settlement, dead, released, settlement_of, unreceived
 from service.broker.settler import BATCH, Settler
 from service.broker.slots import Slots
 from service.broker.wakeups import Wakeups
 from service.broker.wire import Row, Wire
 from service.broker.worker_life import WorkerLife
-from service.errors import BrokerUnavailable, DeclarationError, PayloadError
+from service.errors import BrokerUnavailable, DeclarationError
 from service.queues import QUEUES, policy_of
 from service.settings import Settings, mask
 
-#: Where a message of an actor that this process does not know says nothing.
-DEFAULT_PRIORITY = 5
-DEFAULT_MAX_DELIVERIES = 3
-JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: How often to ask for work while nothing can wake this process.
 UNSUBSCRIBED_POLL_SECONDS = 1.0
-#: A send whose connection breaks sooner is repeated: both together stay within the time-out, but for this.
-REPEAT_WITHIN_SECONDS = 0.25
 #: How long to try to settle what is left when the work ends.
 CLOSE_SECONDS = 10.0
-INSIST_SECONDS = 0.5
+#: None: each thread has one at most. The client's own limit, 100, is passed by a worker of all queues.
+MAX_CONNECTIONS = 2**31 - 1
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
-OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "renewal")
+OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal")
 _all: "WeakSet[RedisBroker]" = WeakSet()
-
-
-class _Insists(local):
-    now = False
 
 
 class RedisBroker(Broker):
@@ -85,7 +79,7 @@ class RedisBroker(Broker):
         """Start with what each process has of its own."""
         self.worker_id = uuid4().hex
         self.producer = Producer()
-        self._insists = _Insists()
+        self.sender = Sender(self)
         self.slots = Slots()
         self.holdings: dict[str, Holdings] = defaultdict(Holdings)
         self.draining = False
@@ -116,6 +110,7 @@ class RedisBroker(Broker):
             socket_timeout=settings.redis_timeout_seconds,
             socket_connect_timeout=settings.redis_timeout_seconds,
             retry=Retry(NoBackoff(), 0),
+            max_connections=MAX_CONNECTIONS,
         )
         client.connection_pool.connection_class = leaving_replicas(client.connection_pool.connection_class)
         return client
@@ -127,6 +122,10 @@ class RedisBroker(Broker):
     @cached_property
     def max_message_bytes(self) -> int:
         return self._settings().max_message_bytes
+
+    @cached_property
+    def max_payload_bytes(self) -> int:
+        return self._settings().max_payload_bytes
 
     @cached_property
     def intake(self) -> Intake:
@@ -143,6 +142,20 @@ class RedisBroker(Broker):
     @cached_property
     def settler(self) -> Settler:
         return Settler(self.settle, is_idle=lambda: self.slots.is_idle, give_up=self._forget)
+
+    @cached_property
+    def relay(self) -> Relay:
+        return Relay(self.wire.outgoing, self._store, self.wire.remove_outgoing)
+
+    def _store(self, nonce: str, follow_up: FollowUp) -> None:
+        self.wire.store(nonce, follow_up, ONCE_WITHIN_SECONDS)
+
+    @cached_property
+    def notes(self) -> Notes:
+        return Notes(self._note)
+
+    def _note(self, queue: str, notes: list[Note]) -> None:
+        self.wire.note(queue, notes)
 
     @cached_property
     def renewal(self) -> Renewal:
@@ -189,11 +202,28 @@ class RedisBroker(Broker):
     # Sending
 
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
-        """Send a message, `delay` in milliseconds. Raises BrokerUnavailable."""
+        """Send a message, `delay` in milliseconds. Raises BrokerUnavailable.
+
+        What a typed actor sends goes out when its job has succeeded, in the same step.
+        """
         self.emit_before("enqueue", message, delay)
-        self.send(message, delay_ms=delay)
+        if (follow_ups := collecting()) is None:
+            self.send(message, delay_ms=delay)
+        else:
+            policy_of(message.queue_name)
+            follow_ups.add(FollowUp(message.queue_name, message.message_id, self.row(message, delay).packed()))
         self.emit_after("enqueue", message, delay)
         return message
+
+    def enqueue_once(self, message: Message[Any], within_seconds: int) -> bool:
+        """Send a message unless its id was sent within this time. Returns whether it was stored now.
+
+        Raises BrokerUnavailable.
+        """
+        self.emit_before("enqueue", message, None)
+        is_new = self.send(message, once_within_seconds=within_seconds)
+        self.emit_after("enqueue", message, None)
+        return is_new
 
     def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool:
         """Send a message, and return whether it was stored.
@@ -222,75 +252,20 @@ class RedisBroker(Broker):
     def send_rows(
         self, queue: str, rows: Sequence[Row], send: tuple[str, int] | None = None, once_within_seconds: int = 0
     ) -> bool:
-        """Send rows in one call, and once more where the connection broke in it: Redis knows a repetition by `send`.
+        """Send rows in one call. Returns whether they were stored. Raises BrokerUnavailable."""
+        return self.sender.send_rows(queue, rows, send, once_within_seconds)
 
-        Returns whether they were stored. Raises BrokerUnavailable.
+    def insisting(self) -> AbstractContextManager[None]:
+        """For what follows a job: within it, this thread's sends wait for as long as Redis is out of reach, are stored
+        once, and may carry all that is stored of the job.
         """
-        send = send or self.producer.next_send()
-        while self._insists.now:
-            try:
-                return self._send_rows(queue, rows, send, once_within_seconds)
-            except BrokerUnavailable as error:
-                self.logger.warning("What follows a job can't be sent now, and is kept: %s", error)
-                with suppress(Interrupt):  # the job has ended: its limits are over
-                    sleep(INSIST_SECONDS)
-        return self._send_rows(queue, rows, send, once_within_seconds)
-
-    @contextmanager
-    def insisting(self) -> Generator[None]:
-        """Within it, this thread's sends wait for as long as Redis is out of reach, and are stored once."""
-        self._insists.now = True
-        try:
-            yield
-        finally:
-            self._insists.now = False
-
-    def _send_rows(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int) -> bool:
-        started = monotonic()
-        try:
-            return self.wire.enqueue(queue, rows, send, once_within_seconds)
-        except redis.ConnectionError as error:
-            if not _may_have_been_carried_out(error) or monotonic() - started > REPEAT_WITHIN_SECONDS:
-                raise self.unavailable(error) from error
-        except redis.RedisError as error:
-            raise self.unavailable(error) from error
-        try:
-            return self.wire.enqueue(queue, rows, send, once_within_seconds)
-        except redis.RedisError as error:
-            raise self.unavailable(error, may_be_stored=True) from error
+        return self.sender.insisting()
 
     def row(self, message: Message[Any], delay_ms: int | None) -> Row:
-        """Return a message as it is sent. Raises ValueError for an id that is no UUID, PayloadError for its length."""
-        if not JOB_ID.fullmatch(message.message_id):
-            # Anything else would fail out of the sender's sight, or be found under another text than it was sent with.
-            raise ValueError(
-                f"message_id={message.message_id!r} can't be sent: it is the job's key in the database, "
-                "and must be a UUID in the form of str(uuid.uuid4())"
-            )
-        if not message.actor_name.isprintable():
-            raise ValueError(f"actor_name={message.actor_name!r} can't be sent: it must be printable text")
-        data = encode_message(message)
-        if len(data) > self.max_message_bytes:
-            problem = f"makes a message of {len(data)} bytes; the limit is {self.max_message_bytes}"
-            raise PayloadError(message.actor_name, [("", f"{problem} (CALLBOARD_MAX_MESSAGE_BYTES)")])
+        """Return a message as it is sent. Raises ValueError for an id that is no UUID, PayloadError for its payload."""
+        most_payload_bytes = self.max_message_bytes if self.sender.is_insisting else self.max_payload_bytes
         actor = self._known_actor(message.actor_name)
-        priority, most = DEFAULT_PRIORITY, DEFAULT_MAX_DELIVERIES
-        if actor:
-            priority = actor.priority
-            most = actor.options.get("max_deliveries", most)
-        attempt = 1
-        if options := message.options:
-            priority = int(options.get("priority", priority))
-            attempt = int(options.get("retries", 0)) + 1
-        return Row(
-            message.message_id,
-            message.actor_name,
-            min(max(priority, 0), 9),
-            None if delay_ms is None else max(int(delay_ms), 0),
-            attempt,
-            most,
-            data,
-        )
+        return row_of(message, delay_ms, actor, self.max_message_bytes, most_payload_bytes)
 
     def _known_actor(self, name: str) -> Actor[..., Any] | None:
         return cast("dict[str, Actor[..., Any]]", self.actors).get(self.aliases.get(name, name))
@@ -302,7 +277,7 @@ class RedisBroker(Broker):
         with self._working_lock:
             if not self._working:
                 self._working = True
-                for part in (self.wakeups, self.settler, self.renewal):
+                for part in (self.wakeups, self.settler, self.relay, self.renewal):
                     part.start()
 
     def stop(self) -> None:
@@ -311,6 +286,8 @@ class RedisBroker(Broker):
             if self._working:
                 self._working = False
                 self.settler.close(CLOSE_SECONDS)
+                self.relay.close(CLOSE_SECONDS)
+                self.notes.close(CLOSE_SECONDS)
                 self.renewal.stop()
                 self.wakeups.stop()
 
@@ -332,6 +309,8 @@ class RedisBroker(Broker):
         if not wakeable_ms:
             poll_seconds = min(poll_seconds, UNSUBSCRIBED_POLL_SECONDS)
         fetched = self.wire.fetch(queue, count, lease_ms=int(lease_seconds * 1000), wakeable_ms=wakeable_ms)
+        if fetched.has_outgoing:
+            self.relay.call(queue)
         if fetched.soonest_ms is not None:
             poll_seconds = min(poll_seconds, fetched.soonest_ms / 1000)
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
@@ -412,10 +391,12 @@ class RedisBroker(Broker):
         try:
             refused = self.wire.settle(queue, batch)
         except redis.RedisError as error:
-            if _may_have_been_carried_out(error):
+            if may_have_been_carried_out(error):
                 self._maybe_settled.update(leases)
             raise
         self.holdings[queue].remove(leases)
+        if any(settlement.follow_ups for settlement in batch):
+            self.relay.call(queue)
         repeated = {lease.entry for lease in leases if lease in self._maybe_settled}
         self._maybe_settled.difference_update(leases)
         for entry in refused:
@@ -434,7 +415,35 @@ class RedisBroker(Broker):
     def _lease_seconds(self, queue: str) -> float:
         return self._settings().lease_seconds or policy_of(queue).lease_seconds
 
+    def keep_checkpoint(self, lease: Lease, cursor: str) -> bool:
+        """Keep JSON for the next attempt. Returns whether the lease is still held. Raises BrokerUnavailable."""
+        try:
+            return not self.wire.note(lease.queue, [Note(lease, "checkpoint", cursor)])
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
+    def find_checkpoint(self, lease: Lease) -> str | None:
+        """Return the JSON that attempts before have kept, or None. Raises BrokerUnavailable."""
+        try:
+            return self.wire.checkpoint(lease)
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
+    def extend(self, lease: Lease) -> bool:
+        """Renew one lease now. Returns whether it is still held. Raises BrokerUnavailable."""
+        try:
+            return not self.renew(lease.queue, [lease])
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
     # Looking
+
+    def find_progress(self, job_id: str, queue: str) -> str | None:
+        """Return how far a job that has not ended says it is, JSON, or None. Raises BrokerUnavailable."""
+        try:
+            return self.wire.progress(queue, job_id)
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
 
     def find_record(self, job_id: str) -> dict[str, str] | None:
         """Return what Redis knows of a job whose final state is not in the database yet: an event of `events.read`.
@@ -514,15 +523,8 @@ class RedisBroker(Broker):
     def unavailable(self, error: redis.RedisError, *, may_be_stored: bool | None = None) -> BrokerUnavailable:
         """Return the error of a send for one of Redis, which tells by itself whether it may be stored if not said."""
         if may_be_stored is None:
-            may_be_stored = _may_have_been_carried_out(error)
+            may_be_stored = may_have_been_carried_out(error)
         return BrokerUnavailable(f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=may_be_stored)
-
-
-def _may_have_been_carried_out(error: redis.RedisError) -> bool:
-    if isinstance(error, NotCarriedOut | redis.BusyLoadingError | redis.AuthenticationError):
-        return False  # the last two are the server's own refusals, which the client counts as errors of the connection
-    # Only a connection that was there when the command went out leaves it open whether the server has done it.
-    return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
 
 
 def _begin_all_after_fork() -> None:

@@ -1,17 +1,17 @@
-"""What is wrong with a Redis server for jobs: an eviction policy that throws them away, no persistence, too old."""
+"""What is wrong with a Redis server for jobs: it may throw them away or lose them, is too old, or grants too little."""
 
 from typing import Any
 
 import redis
+from redis.exceptions import NoPermissionError
 
 MINIMUM_REDIS = (7, 0)
 MINIMUM_VALKEY = (7, 2)
 
 
-def problems_of(client: Any) -> list[str]:
+def problems_of(client: Any, namespace: str) -> list[str]:
     """Return what an operator should know, in sentences. Empty where all is well. Raises redis.RedisError."""
-    server: dict[str, Any] = client.info("server")
-    problems = [_too_old(server)]
+    problems = [_too_old(client), _may_not_wake(client, namespace)]
     settings = _settings(client)
     policy = settings.get("maxmemory-policy", "noeviction")
     if policy != "noeviction":
@@ -23,7 +23,20 @@ def problems_of(client: Any) -> list[str]:
     return [problem for problem in problems if problem]
 
 
-def _too_old(server: dict[str, Any]) -> str:
+def _may_not_wake(client: Any, namespace: str) -> str:
+    try:
+        client.publish(f"{namespace}:wake:", "")
+    except NoPermissionError as error:
+        rights = f"+publish &{namespace}:wake:*"
+        return f"this user may not call other workers ({error}). Give it the ACL rights {rights}"
+    return ""
+
+
+def _too_old(client: Any) -> str:
+    try:
+        server: dict[str, Any] = client.info("server")
+    except NoPermissionError:
+        return ""
     is_valkey = "valkey_version" in server
     version = str(server["valkey_version"] if is_valkey else server["redis_version"])
     least = MINIMUM_VALKEY if is_valkey else MINIMUM_REDIS

@@ -6,6 +6,7 @@ from service.broker import events
 from service.broker.delivery import Delivery, Lease
 from service.broker.messages import copy_message
 from service.broker.outcome import Crashed, Dead, Failure, RetryLater, Succeeded
+from service.broker.outgoing import FollowUp
 
 
 class Settlement(NamedTuple):
@@ -15,12 +16,26 @@ class Settlement(NamedTuple):
     outcome: str
     event: str
     data: bytes | None = None
+    #: What the job has sent, and what goes out in the same step.
+    follow_ups: tuple[FollowUp, ...] = ()
 
     def packed(self) -> bytes:
         """Return it as settle.lua takes it."""
         lease = self.lease
         head = f"{lease.entry} {lease.token} {self.outcome} {self.event}".encode()
         return head if self.data is None else b"%b\n%b" % (head, self.data)
+
+    def packed_follow_ups(self) -> list[bytes]:
+        """Return what goes out as settle.lua takes it, after the settlement itself."""
+        lease = self.lease
+        head = f"{lease.entry} {lease.token} after -\n".encode()
+        # Of one delivery only one settlement is taken: so the token makes a nonce.
+        named = enumerate(self.follow_ups)
+        return [head + each.packed(f"{lease.entry}:{lease.token}:{number}") for number, each in named]
+
+    def size(self) -> int:
+        """Bytes of what it carries."""
+        return len(self.data or b"") + sum(each.size() for each in self.follow_ups)
 
 
 def settlement_of(delivery: Delivery) -> Settlement:
@@ -32,7 +47,8 @@ def settlement_of(delivery: Delivery) -> Settlement:
         delivery.outcome = Dead(failure) if failure else Succeeded("null")
     match delivery.outcome:
         case Succeeded(result):
-            return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result))
+            event = events.settled(lease, "succeeded", actor, result=result)
+            return Settlement(lease, "done", event, follow_ups=tuple(delivery.follow_ups.all))
         case Dead() | RetryLater() | Crashed() if delivery.handed_back:
             return released(delivery)
         case Dead(failure):

@@ -91,7 +91,7 @@ class Settler:
         for _ in range(min(len(self._waiting), BATCH)):
             settlement = self._waiting.popleft()
             batches[settlement.lease.queue].append(settlement)
-            size += len(settlement.data or b"")
+            size += settlement.size()
             if size > BATCH_BYTES:
                 break
         for queue, batch in batches.items():

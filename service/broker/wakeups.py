@@ -6,6 +6,9 @@ from contextlib import suppress
 from threading import Condition, Event, Thread
 from typing import Any
 
+import redis
+from redis.exceptions import NoPermissionError
+
 from service.broker.link import FIRST_DELAY_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -21,6 +24,8 @@ class Wakeups:
         self._calls: dict[str, int] = defaultdict(int)
         self._by_redis: set[str] = set()
         self._stop = Event()
+        #: What was logged of a failure that lasts.
+        self._trouble: str | None = None
         self.subscribed = False
 
     def start(self) -> None:
@@ -67,10 +72,12 @@ class Wakeups:
             try:
                 subscription.subscribe(self._channel)
                 self._listen(subscription, stop)
-            except Exception:  # noqa: BLE001 - of all kinds where the connection is closed under us, by parser and moment
+            except Exception as error:  # noqa: BLE001 - of all kinds where the connection is closed under us, by parser and moment
                 if self.subscribed:
                     self.subscribed = False
                     self.wake_all()  # nobody can call them now: they ask by themselves, and find an outage at once
+                if not stop.is_set():
+                    self._note_trouble(error)
                 stop.wait(FIRST_DELAY_SECONDS)
             finally:
                 with suppress(Exception):
@@ -83,9 +90,27 @@ class Wakeups:
                 continue
             if message["type"] == "subscribe":
                 self.subscribed = True
+                self._note_success()
                 self.wake_all()  # what was called while nobody listened
             elif message["type"] == "message":
                 queue = message["data"].decode()
                 with self._condition:
                     self._by_redis.add(queue)
                 self.wake(queue)
+
+    def _note_trouble(self, error: Exception) -> None:
+        # Each attempt may say something else of one outage; what the server refuses it refuses in the same words.
+        trouble = str(error) if isinstance(error, redis.ResponseError) else "outage"
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        advice = ""
+        if isinstance(error, NoPermissionError):
+            pattern = f"{self._channel.rpartition(':')[0]}:*"
+            advice = f". Give the user the ACL rights +subscribe &{pattern}"
+        logger.warning("Redis can't call this worker, which asks every second instead: %s%s", error, advice)
+
+    def _note_success(self) -> None:
+        if self._trouble is not None:
+            self._trouble = None
+            logger.info("Redis can call this worker again")

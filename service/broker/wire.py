@@ -14,6 +14,8 @@ from service.broker.caller import Argument, Call, Caller, Packed, pack
 from service.broker.delivery import Lease
 from service.broker.keys import Keys
 from service.broker.messages import GROWTH_BYTES
+from service.broker.notes import Note
+from service.broker.outgoing import FollowUp
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
 from service.queues import QUEUES
@@ -24,12 +26,14 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
-        *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages"),
+        *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages", "outgoing"),
+        *("progress", "checkpoints"),
     ),
     "settle": (
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
-        *("leases", "deadlines", "lapses", "dead", "dead_messages"),
+        *("leases", "deadlines", "lapses", "dead", "dead_messages", "outgoing", "progress", "checkpoints"),
     ),
+    "note": ("leases", "progress", "checkpoints", "events"),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
@@ -56,10 +60,14 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch gave: leases with actor and message, and the ms until it is worth asking again, or None."""
+    """What a fetch gave: leases with actor and message, and the ms until it is worth asking again, or None.
+
+    has_outgoing: whether something waits to be relayed to its queue.
+    """
 
     messages: list[tuple[Lease, str, bytes]]
     soonest_ms: int | None
+    has_outgoing: bool
 
 
 class Wire:
@@ -112,9 +120,11 @@ class Wire:
     def fetch(self, queue: str, count: int, *, lease_ms: int, wakeable_ms: int) -> Fetched:
         """Lease up to `count` messages. Where there are fewer, the process can be woken for `wakeable_ms`."""
         arguments: list[Argument] = [count, lease_ms, self._worker_id, wakeable_ms, self._most_bytes]
-        now, soonest, token, packed = self._scripts.call(Call("fetch", self._constants["fetch", queue], arguments))
+        now, soonest, token, packed, outgoing = self._scripts.call(
+            Call("fetch", self._constants["fetch", queue], arguments)
+        )
         messages = list(_leased(queue, packed, started_ms=int(now), token=int(token)))
-        return Fetched(messages, None if int(soonest) < 0 else int(soonest))
+        return Fetched(messages, None if int(soonest) < 0 else int(soonest), outgoing == 1)
 
     def held(self, queue: str) -> list[tuple[Lease, str]]:
         """Return what Redis says that this process holds, with the actors. Looks at all leases of the queue."""
@@ -140,7 +150,12 @@ class Wire:
 
     def settle(self, queue: str, batch: Sequence[Settlement]) -> list[str]:
         """Settle entries. Returns those that this process did not hold any more: of them nothing changed."""
-        call = Call("settle", self._constants["settle", queue], [each.packed() for each in batch])
+        arguments: list[Argument] = []
+        for each in batch:
+            arguments.append(each.packed())
+            if each.follow_ups:
+                arguments += each.packed_follow_ups()
+        call = Call("settle", self._constants["settle", queue], arguments)
         return [entry.decode() for entry in self._scripts.call(call)]
 
     def renew(self, queue: str, leases: Sequence[Lease], *, lease_ms: int) -> list[str]:
@@ -150,6 +165,21 @@ class Wire:
             args += [lease.entry, lease.token]
         call = Call("renew", self._constants["renew", queue], args)
         return [entry.decode() for entry in self._scripts.call(call)]
+
+    def note(self, queue: str, notes: Sequence[Note]) -> list[str]:
+        """Keep what jobs say of themselves. Returns the entries that this process does not hold any more."""
+        call = Call("note", self._constants["note", queue], [note.packed() for note in notes])
+        return [entry.decode() for entry in self._scripts.call(call)]
+
+    def checkpoint(self, lease: Lease) -> str | None:
+        """Return what this job's attempts have kept for the next one, JSON."""
+        found: bytes | None = self._client.hget(Keys(self._namespace, lease.queue).checkpoints, lease.entry)
+        return None if found is None else found.decode()
+
+    def progress(self, queue: str, entry: str) -> str | None:
+        """Return how far a job says it is, JSON."""
+        found: bytes | None = self._client.hget(Keys(self._namespace, queue).progress, entry)
+        return None if found is None else found.decode()
 
     def close(self) -> None:
         """Give the connections back."""
@@ -172,14 +202,32 @@ class Wire:
         return None
 
     def backlog(self, queue: str) -> int:
-        """Return the number of messages that are not settled: ready, delayed and held."""
-        return self._client.hlen(Keys(self._namespace, queue).messages)
+        """Return the number of messages that are not settled (ready, delayed and held), and of those going out."""
+        keys = Keys(self._namespace, queue)
+        with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.hlen(keys.messages)
+            pipeline.llen(keys.outgoing)
+            return sum(pipeline.execute())
+
+    def outgoing(self, queue: str, count: int) -> list[bytes]:
+        """Return the first of what jobs of this queue have sent, as `FollowUp.unpack` reads it."""
+        return self._client.lrange(Keys(self._namespace, queue).outgoing, 0, count - 1)
+
+    def remove_outgoing(self, queue: str, element: bytes) -> None:
+        """Note that this is in its own queue now."""
+        self._client.lrem(Keys(self._namespace, queue).outgoing, 1, element)
+
+    def store(self, nonce: str, follow_up: FollowUp, once_within_seconds: int) -> None:
+        """Put what a job has sent on its queue, unless it was put there with this nonce before."""
+        own = Keys(self._namespace, follow_up.queue)
+        constant = _constant(self._namespace, follow_up.queue, "enqueue", own.producer(nonce), own.sent(nonce))
+        self._scripts.call(Call("enqueue", constant, [1, once_within_seconds, follow_up.row]))
 
     def purge(self, queue: str) -> None:
         """Drop everything of a queue but its history."""
         keys = Keys(self._namespace, queue)
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
-        self._client.delete(keys.dead, keys.dead_messages)
+        self._client.delete(keys.dead, keys.dead_messages, keys.outgoing, keys.progress, keys.checkpoints)
 
 
 def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:

@@ -50,7 +50,7 @@ class WorkerLife(Middleware):
 
     def _check_server(self) -> None:
         try:
-            problems = problems_of(self._broker.client)
+            problems = problems_of(self._broker.client, self._broker.namespace)
         except redis.RedisError:
             return  # the consumers say so, and go on trying
         for problem in problems:

@@ -13,6 +13,7 @@ from service.middleware.expiry import Expiry
 from service.middleware.follow_ups import NextSteps, OwnCallbacks
 from service.middleware.isolation import Isolation
 from service.middleware.outcomes import Outcomes
+from service.middleware.payload_options import PayloadOptions
 from service.middleware.probe import WorkerProbe
 from service.middleware.retries import Retries
 from service.middleware.shutdown_notices import ShutdownNotices
@@ -24,6 +25,7 @@ def chain() -> list[Middleware]:
     return [
         WorkerProbe(),  # first to start and last to stop: a worker must be seen while the rest boots and drains
         QueueDefaults(),  # fills in the queue's policy before any other looks at an actor's options
+        PayloadOptions(),  # only checks what an actor declares
         Isolation(),  # wraps the actor's function itself, inside of all hooks: nothing is interrupted outside of it
         CurrentJob(),  # outside all that may run the job's code or log about it
         Outcomes(),  # before Retries, whose verdict it reads on the way up

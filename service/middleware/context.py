@@ -1,28 +1,110 @@
 """The job that the running code belongs to, for actors and for logs."""
 
+import json
+import logging
+import time
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
 from service.broker import RedisBroker
-from service.broker.delivery import Delivery
+from service.broker.delivery import Delivery, Lease
+from service.broker.lost import LeaseLost
+from service.broker.message_checks import INHERITED, payload_version_of
+from service.broker.outgoing import FollowUps
+from service.errors import NoteError
+
+MOST_NOTE_BYTES = 64 * 1024
+HEARTBEAT_SECONDS = 1.0
+
+log = logging.getLogger("callboard.job")
 
 
 @dataclass(slots=True)
 class JobContext:
-    """What an actor may know of its own job. `attempt` is 1 for the first run."""
+    """What an actor may know of its own job, and say of it. `attempt` is 1 for the first run."""
 
     job_id: str
     actor: str
     queue: str
     attempt: int
+    #: None outside of a worker, as in a test: what the job says is kept here then.
+    broker: RedisBroker | None = None
+    lease: Lease | None = None
+    #: Options that the jobs it sends take over where they say nothing: see INHERITED.
+    inherited: dict[str, str] = field(default_factory=dict[str, str])
     #: Whether the worker's own call of the actor is still to come: it alone carries JSON.
     awaits_call: bool = True
     #: What the worker has in its hands, until it calls the actor's function.
     delivery: Delivery | None = None
+    #: The version that the message's payload has.
+    payload_version: int = 1
+    follow_ups: FollowUps = field(default_factory=FollowUps)
+    _heard_at: float = 0.0
+    _cursor: str | None = None
+
+    @property
+    def tenant(self) -> str | None:
+        """For whom the job works: the option `tenant` of its send, or of that of the job that sent it."""
+        return self.inherited.get("tenant")
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far the job is, for all who look. Costs the job nothing: the newest is sent soon, others are not."""
+        if self.broker and self.lease:
+            self.broker.notes.progress(self.lease, {"done": done, "total": total, "note": note[:1000]})
+
+    def log(self, message: str, /, **fields: Any) -> None:
+        """Write a line to the job's own log, and to the worker's. Raises NoteError for fields without a JSON form."""
+        line = {"at": int(time.time() * 1000), "attempt": self.attempt, "message": message, "fields": fields}
+        _to_json("log", line)
+        log.info(message, extra={"job_id": self.job_id, "actor": self.actor, **_named_apart(fields)})
+        if self.broker and self.lease:
+            self.broker.notes.line(self.lease, line)
+
+    def checkpoint(self, cursor: object) -> None:
+        """Keep up to 64 KiB of JSON that a later attempt finds in `resumed_from`. It is in Redis when this returns.
+
+        Raises NoteError, BrokerUnavailable, and LeaseLost where the job runs elsewhere by now.
+        """
+        self._cursor = _to_json("checkpoint", cursor)
+        if self.broker and self.lease and not self.broker.keep_checkpoint(self.lease, self._cursor):
+            raise LeaseLost
+
+    @property
+    def resumed_from(self) -> Any:
+        """What this job has kept last with `checkpoint`, in whichever attempt, or None. Raises BrokerUnavailable."""
+        if self._cursor is None and self.broker and self.lease:
+            self._cursor = self.broker.find_checkpoint(self.lease)
+        return None if self._cursor is None else json.loads(self._cursor)
+
+    def heartbeat(self) -> None:
+        """Learn between two steps whether the job is still this worker's; Redis is asked once a second at most.
+
+        The lease is renewed without this too. Raises LeaseLost, and BrokerUnavailable.
+        """
+        if self.broker and self.lease and time.monotonic() - self._heard_at >= HEARTBEAT_SECONDS:
+            if not self.broker.extend(self.lease):
+                raise LeaseLost
+            self._heard_at = time.monotonic()
+
+
+def _to_json(what: str, value: object) -> str:
+    try:
+        text = json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise NoteError(f"{what}() takes what has a JSON form: {error}") from None
+    if len(text) > MOST_NOTE_BYTES:
+        raise NoteError(f"{what}() takes up to {MOST_NOTE_BYTES} bytes of JSON, not {len(text)}: keep a reference")
+    return text
+
+
+def _named_apart(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields as `extra` of a log record takes them: some names are the record's own."""
+    own = logging.makeLogRecord({}).__dict__.keys() | {"message", "asctime", "job_id", "actor"}
+    return {f"{name}_" if name in own else name: value for name, value in fields.items()}
 
 
 _current: ContextVar[JobContext | None] = ContextVar("current_job", default=None)
@@ -46,8 +128,12 @@ class CurrentJob(Middleware):
         assert isinstance(broker, RedisBroker)
         actor = broker.get_actor(message.actor_name)
         context = JobContext(
-            message.message_id, actor.actor_name, message.queue_name, message.attempt, delivery=message
+            message.message_id, actor.actor_name, message.queue_name, message.attempt, broker, message.lease
         )
+        context.delivery = message
+        if options := message.options:
+            context.inherited = {name: options[name] for name in INHERITED if options.get(name)}
+            context.payload_version = payload_version_of(options)
         set_current_job(context)
 
     def after_process_message(

@@ -6,7 +6,7 @@ from dramatiq.actor import Actor
 from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, MiddlewareError
 
-from service.broker.redis_broker import DEFAULT_PRIORITY
+from service.broker.rows import DEFAULT_PRIORITY
 from service.errors import DeclarationError
 from service.queues import MAX_DELAY_SECONDS, QueuePolicy, policy_of
 

@@ -16,17 +16,19 @@ from dramatiq.errors import ActorNotFound
 from dramatiq.middleware import AsyncIO
 
 from service.broker import broker
+from service.broker.message_checks import payload_version_of
 from service.broker.messages import decode_message
-from service.broker.outcome import Failure, readable
+from service.middleware.answers import pack_error, pack_result
 from service.middleware.context import JobContext, set_current_job
 from service.middleware.isolated_limits import MemoryLimit, SoftLimit
 from service.middleware.isolated_process import GO, LENGTH_BYTES, READY, UP, Request
-from service.middleware.retry_policy import NEVER_RETRIED
 from service.observe.logs import configure_logs
 from service.settings import get_settings
 
 IDLE_SECONDS = 10.0
 WATCH_SECONDS = 0.1
+#: For what the job has said last.
+NOTES_SECONDS = 2.0
 ENTRY = "service.actors"
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
@@ -116,18 +118,29 @@ def _prepared(data: bytes, limits: _Limits) -> Callable[[], bytes]:
         throws = cast("tuple[type[BaseException], ...]", named if isinstance(named, tuple) else (named,))
     except BaseException as error:  # noqa: BLE001 - an actor's module may do anything
         failed = error
-        return lambda: _packed_error(failed, throws)
+        return lambda: pack_error(failed, throws)
 
     def run() -> bytes:
-        set_current_job(JobContext(message.message_id, actor.actor_name, message.queue_name, request.attempt))
+        context = JobContext(
+            message.message_id,
+            actor.actor_name,
+            message.queue_name,
+            request.lease.attempt,
+            broker,
+            request.lease,
+            request.inherited,
+        )
+        context.payload_version = payload_version_of(message.options)
+        set_current_job(context)
         try:
             with limits.soft.within(request.soft_limit_seconds), limits.memory.within(request.memory_limit_mb):
                 result = actor(*message.args, **message.kwargs)
-            return _packed_result(result)
+            return pack_result(result, context.follow_ups.all)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
-            return _packed_error(error, throws)
+            return pack_error(error, throws)
         finally:
             set_current_job(None)
+            broker.notes.close(NOTES_SECONDS)
 
     return run
 
@@ -140,28 +153,6 @@ def _actor(name: str, module: str) -> Any:
         # A function of a library, made an actor elsewhere: what the worker has imported has it.
         importlib.import_module(ENTRY)
         return broker.get_actor(name)
-
-
-def _packed_result(result: object) -> bytes:
-    return _packed((True, result, None)) or pickle.dumps((True, readable(result), None))
-
-
-def _packed_error(error: BaseException, throws: tuple[type[BaseException], ...]) -> bytes:
-    failure = Failure.of(error)
-    # In place of an error that can't be packed: whether it is final.
-    return _packed((False, error, failure)) or pickle.dumps(
-        (False, isinstance(error, (*NEVER_RETRIED, *throws)), failure)
-    )
-
-
-def _packed(answer: tuple[bool, Any, Any]) -> bytes | None:
-    """Pack an answer, or return None: what can be packed may still not be unpacked."""
-    try:
-        encoded = pickle.dumps(answer)
-        pickle.loads(encoded)  # noqa: S301 - our own
-    except Exception:  # noqa: BLE001 - foreign objects may do anything
-        return None
-    return encoded
 
 
 if __name__ == "__main__":

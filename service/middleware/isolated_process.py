@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Condition, Lock
 from typing import NamedTuple
 
+from service.broker.delivery import Lease
 from service.broker.outcome import Failure
 
 CHILD = "service.middleware.isolated_child"
@@ -37,7 +38,8 @@ class Request(NamedTuple):
     module: str
     path: list[str]
     message: bytes
-    attempt: int
+    lease: Lease
+    inherited: dict[str, str]
     soft_limit_seconds: float | None
     memory_limit_mb: int | None
 

@@ -21,7 +21,9 @@ from dramatiq.middleware.time_limit import TimeLimitExceeded
 
 from service.broker.delivery import Delivery
 from service.broker.lost import LeaseLost
-from service.broker.redis_broker import DEFAULT_MAX_DELIVERIES, RedisBroker
+from service.broker.redis_broker import RedisBroker
+from service.broker.rows import DEFAULT_MAX_DELIVERIES
+from service.middleware.answers import unpack
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
 from service.middleware.event_loop import LEFT, begin_run, coroutine_function_of
@@ -129,16 +131,19 @@ def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], delivery: D
         module=function.__module__,
         path=sys.path,
         message=delivery.encode(),
-        attempt=context.attempt,
+        lease=lease,
+        inherited=context.inherited,
         soft_limit_seconds=None if soft_ms is None else soft_ms / 1000,
         memory_limit_mb=actor.options.get("memory_limit_mb"),
     )
     limit_to(hard_ms + START_MS)
     is_last_delivery = lease.is_suspect and lease.lapses + 1 >= lease.max_deliveries
     answer = run_alone(pickle.dumps(request), on_ready, interruption, fresh=is_last_delivery)
-    succeeded, value, failure = pickle.loads(answer)  # noqa: S301 - our own child's
+    succeeded, value, more = unpack(answer)
     if succeeded:
+        context.follow_ups.all.extend(more)
         return value
+    failure = more
     if isinstance(value, bool):
         raise RemoteError(failure, is_final=value)
     with suppress(Exception):  # it may have no place for it

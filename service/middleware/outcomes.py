@@ -7,6 +7,7 @@ from dramatiq.middleware import Middleware
 
 from service.broker.delivery import Delivery
 from service.broker.outcome import Dead, Failure, succeeded
+from service.middleware.context import current_job_or_none
 
 
 class Outcomes(Middleware):
@@ -18,6 +19,8 @@ class Outcomes(Middleware):
         assert isinstance(message, Delivery)
         if exception is None:
             message.outcome = succeeded(result)
+            if (context := current_job_or_none()) and context.follow_ups.all:
+                message.follow_ups = context.follow_ups
         elif message.outcome is None:
             # No verdict of Retries (a hook of somebody else's failed before it): a failure is never a success.
             message.fail()

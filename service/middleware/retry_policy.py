@@ -31,7 +31,7 @@ class RetryPolicy:
 
     def never_retries(self, error: BaseException) -> bool:
         """Whether this error is final, however many attempts are left."""
-        return isinstance(error, (*NEVER_RETRIED, *self.throws)) or getattr(error, "is_final", None) is True
+        return isinstance(error, (*NEVER_RETRIED, *self.throws)) or _says_so(error)
 
 
 def delay_before_next_attempt(
@@ -51,3 +51,10 @@ def delay_before_next_attempt(
     delay_ms = min(policy.min_delay_ms * 2 ** min(attempt - 1, 40), policy.max_delay_ms)
     jitter_ms = random_source.uniform(0, JITTER) * delay_ms
     return int(min(delay_ms + jitter_ms, policy.max_delay_ms))
+
+
+def _says_so(error: BaseException) -> bool:
+    try:
+        return getattr(error, "is_final", None) is True
+    except Exception:  # noqa: BLE001 - a foreign class may do anything
+        return False

@@ -9,7 +9,10 @@ import sys
 from datetime import UTC, datetime
 from typing import TextIO
 
+from service.errors import without_middle
 from service.settings import Settings, unknown_variables
+
+TRACEBACK_CHARACTERS = 64 * 1024
 
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", None, None))) | {"message", "asctime", "taskName"}
 
@@ -82,9 +85,13 @@ def _text(value: object) -> str:
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
-    if record.exc_info and record.exc_info[0]:
-        return formatter.formatException(record.exc_info)
-    return ""
+    if not (record.exc_info and record.exc_info[0]):
+        return ""
+    try:
+        # An error's message may be of any length.
+        return without_middle(formatter.formatException(record.exc_info), TRACEBACK_CHARACTERS)
+    except Exception:  # noqa: BLE001 - a foreign error may refuse to be looked at; logging must not fail for it
+        return f"{record.exc_info[0].__name__} (an error whose traceback can't be read)"
 
 
 #: Lines of Dramatiq that would be false or harmful here. Results are kept in job state, so none is discarded. And the

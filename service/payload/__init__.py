@@ -1,5 +1,18 @@
 """What a job is called with: one JSON object, checked against one pydantic model, at both ends."""
 
 from service.payload.contract import PayloadContract, check_json
+from service.payload.limits import check_is_json, check_size
+from service.payload.masking import Personal, masked
+from service.payload.versions import ONLY_THE_FIRST, PayloadVersions, Upgrade
 
-__all__ = ["PayloadContract", "check_json"]
+__all__ = [
+    "ONLY_THE_FIRST",
+    "PayloadContract",
+    "PayloadVersions",
+    "Personal",
+    "Upgrade",
+    "check_is_json",
+    "check_json",
+    "check_size",
+    "masked",
+]

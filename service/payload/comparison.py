@@ -8,9 +8,12 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from service.payload.limits import MAX_DEPTH
+
 type_of_problem = tuple[str, str]
 
 _PLAIN = (str, int, float, bool)
+_JSON_LEAVES = (*_PLAIN, type(None))
 
 
 class Unsendable:
@@ -27,22 +30,54 @@ class Unsendable:
         return f"{text.removeprefix(cls._MARK)} has no JSON form" if text.startswith(cls._MARK) else None
 
 
-def find_what_json_lacks(value: Any, path: str = "") -> type_of_problem | None:
-    """Look for a number, text or object that has no JSON form."""
-    if isinstance(value, float):
-        return (path, "NaN and infinity can't be sent as JSON") if value - value != 0 else None
-    if isinstance(value, str):
-        problem = None if _is_unicode(value) else "holds half of a surrogate pair"
-        problem = problem or Unsendable.problem_of(value)
-        return (path, problem) if problem else None
+def find_what_json_lacks(value: Any, path: str = "", levels: int = MAX_DEPTH) -> type_of_problem | None:
+    """Look for a number, text or object that has no JSON form, or lies deeper than the levels that are left."""
     if isinstance(value, dict):
-        for key, item in cast("dict[Any, Any]", value).items():
-            if found := find_what_json_lacks(key, path) or find_what_json_lacks(item, _join(path, key)):
-                return found
+        items: Any = cast("dict[Any, Any]", value).items()
     elif isinstance(value, list):
-        for index, item in enumerate(cast("list[Any]", value)):
-            if found := find_what_json_lacks(item, _join(path, index)):
-                return found
+        items = enumerate(cast("list[Any]", value))
+    else:
+        problem = _problem_of(value)
+        return (path, problem) if problem else None
+    if levels == 0:
+        return path, f"is nested deeper than {MAX_DEPTH} levels"
+    for key, item in items:
+        if problem := _problem_of(key):
+            return path, problem
+        if found := find_what_json_lacks(item, _join(path, key), levels - 1):
+            return found
+    return None
+
+
+def _problem_of(value: Any) -> str | None:
+    if isinstance(value, float):
+        return "NaN and infinity can't be sent as JSON" if value - value != 0 else None
+    if isinstance(value, str):
+        return Unsendable.problem_of(value) if _is_unicode(value) else "holds half of a surrogate pair"
+    return None
+
+
+def find_lost_type(given: Any, taken: Any, path: str = "", levels: int = MAX_DEPTH) -> type_of_problem | None:
+    """Look for an argument that its field takes as another type, such as a bytearray as bytes.
+
+    Plain JSON is read as the field's type says, as it is over HTTP: a date may be given as text.
+    """
+    kind = cast("type[Any]", type(given))
+    if kind in _JSON_LEAVES or levels == 0:
+        return None
+    if kind is dict and isinstance(taken, dict):
+        items: Any = cast("dict[Any, Any]", given).items()
+    elif kind in (list, tuple) and type(taken) is kind:
+        items = enumerate(given)
+    elif kind in (list, dict) or type(taken) is kind:
+        return None
+    else:
+        return path, _would_arrive_as(taken, given)
+    for key, value in items:
+        if kind is dict and key not in taken:
+            continue  # as another key: over HTTP all keys are text
+        if found := find_lost_type(value, taken[key], _join(path, key), levels - 1):
+            return found
     return None
 
 
@@ -57,10 +92,9 @@ def find_difference(sent: Any, arrived: Any, path: str = "") -> type_of_problem 
         return _first_difference(cast("dict[Any, Any]", sent), cast("dict[Any, Any]", arrived), path)
     if _is_same(sent, arrived):
         return None
-    before, after = _type_name(cast("object", sent)), _type_name(arrived)
-    if before == after:
-        return path, f"this {before} does not survive JSON: it would arrive with another value"
-    return path, f"would arrive as {after}, not {before}: its field's type must say what it is"
+    if (name := _type_name(cast("object", sent))) == _type_name(arrived):
+        return path, f"this {name} does not survive JSON: it would arrive with another value"
+    return path, _would_arrive_as(arrived, cast("object", sent))
 
 
 def _first_difference(sent: dict[Any, Any], arrived: dict[Any, Any], path: str) -> type_of_problem | None:
@@ -100,6 +134,10 @@ def _is_same_time(sent: datetime, arrived: datetime) -> bool:
     # Not by ==, which is False between time zones for any time in the hour that autumn repeats.
     offsets = (sent.utcoffset() or timedelta()) - (arrived.utcoffset() or timedelta())
     return sent.replace(tzinfo=None) - arrived.replace(tzinfo=None) == offsets
+
+
+def _would_arrive_as(after: object, before: object) -> str:
+    return f"would arrive as {_type_name(after)}, not {_type_name(before)}: its field's type must say what it is"
 
 
 def _type_name(value: object) -> str:

@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, 
 from pydantic.errors import PydanticSchemaGenerationError
 
 from service.errors import DeclarationError, PayloadError
-from service.payload.comparison import Unsendable, find_difference, find_what_json_lacks
+from service.payload.comparison import Unsendable, find_difference, find_lost_type, find_what_json_lacks
 from service.payload.extras import extras_in, owner_of, without
+from service.payload.masking import holds_personal, without_personal
 
 type_of_json = dict[str, Any]
 
@@ -41,6 +42,8 @@ class PayloadContract:
     takes_model: bool
     #: What the model and those inside it say of unknown fields: "allow", "forbid", "ignore", or None for nothing.
     extras: frozenset[str | None]
+    #: Whether a field is marked as personal: then no error shows a value of it.
+    is_personal: bool = False
 
     @classmethod
     def of(cls, function: Callable[..., Any], actor_name: str) -> "PayloadContract":
@@ -63,7 +66,7 @@ class PayloadContract:
                 raise DeclarationError(f"{actor_name}: a parameter can't be sent as JSON: {reason}") from error
         if schema.get("type", "object") != "object":
             raise DeclarationError(f"{actor_name}: the payload must be a JSON object, not {schema['type']}")
-        return cls(actor_name, model, signature, takes_model, extras_in(model))
+        return cls(actor_name, model, signature, takes_model, extras_in(model), holds_personal(model))
 
     def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> type_of_json:
         """Turn the arguments of a call into the JSON object that is sent. Raises PayloadError."""
@@ -76,7 +79,7 @@ class PayloadContract:
 
     def load(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn a message's JSON into the arguments that the function takes. Raises PayloadError."""
-        payload = self._read(kwargs if not args else self._document_of(args, kwargs))
+        payload = self._read(self.document_of(args, kwargs))
         if not self.takes_model:
             return (), {name: getattr(payload, name) for name in type(payload).model_fields}
         (parameter,) = self.signature.parameters.values()
@@ -92,7 +95,10 @@ class PayloadContract:
         except TypeError as error:
             raise PayloadError(self.actor_name, [("", str(error))]) from None
         if not self.takes_model:
-            return self._check_sent(self.model.model_validate, call.arguments)
+            payload = self._check_sent(self.model.model_validate, call.arguments)
+            if lost := find_lost_type(dict(call.arguments), vars(payload)):
+                raise PayloadError(self.actor_name, [lost])
+            return payload
         call.apply_defaults()
         (payload,) = call.arguments.values()
         if not isinstance(payload, self.model):
@@ -141,8 +147,11 @@ class PayloadContract:
         except ValidationError as error:
             raise self._refusal(error) from None
 
-    def _document_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def document_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the JSON object that a message carries, which may have positional arguments. Raises PayloadError."""
         # Messages made by hand, and by Dramatiq's pipelines, carry positional arguments.
+        if not args:
+            return kwargs
         if self.takes_model:
             if len(args) == 1 and not kwargs:
                 return args[0]
@@ -156,8 +165,8 @@ class PayloadContract:
         try:
             document = _dump(payload)
         except Exception as error:  # noqa: BLE001 - a field's own serializer may do anything
-            problem = (_where_dumping_fails(payload), _first_line(error))
-            raise PayloadError(self.actor_name, [problem]) from None
+            reason = f"can't be written as JSON ({type(error).__name__})" if self.is_personal else _first_line(error)
+            raise PayloadError(self.actor_name, [(_where_dumping_fails(payload), reason)]) from None
         if not isinstance(document, dict):
             raise PayloadError(self.actor_name, [("", "must be a JSON object")])
         found = find_what_json_lacks(document) or find_difference(payload, self._read(document))  # pyright: ignore[reportUnknownArgumentType]
@@ -170,10 +179,17 @@ class PayloadContract:
             # Listing a million would hold up all other threads for seconds.
             return PayloadError(self.actor_name, [("", f"{count} problems, too many to list")])
         problems = [
-            (_dotted(item["loc"]), item["msg"].removeprefix("Value error, "))
-            for item in error.errors(include_url=False, include_context=False, include_input=False)
+            (_dotted(item["loc"]), self._shown(item))
+            for item in error.errors(include_url=False, include_context=False, include_input=self.is_personal)
         ]
         return PayloadError(self.actor_name, problems)
+
+    def _shown(self, item: Any) -> str:
+        message = item["msg"].removeprefix("Value error, ")
+        if not self.is_personal or item["type"] == "extra_forbidden":
+            return message
+        shown = without_personal(message, self.model, item["loc"], item["input"])
+        return f"is refused ({item['type']}); it is personal, and so not shown" if shown is None else shown
 
 
 def check_json(document: object, actor_name: str) -> str:

@@ -1,5 +1,6 @@
 """What the API asks about jobs: the database's history, with what Redis knows of the rows that are not final."""
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -46,6 +47,15 @@ class History:
             return self._stored(job_id)
         # Redis was asked after the database, so it knows at least as much.
         return live.after(stored)
+
+    def progress_of(self, snapshot: Snapshot) -> Any:
+        """Return how far a job says it is, {"done", "total", "note"}, or None where nothing is known."""
+        try:
+            with self._redis.around():
+                found = self._broker.find_progress(str(snapshot.job_id), snapshot.queue)
+            return None if found is None else json.loads(found)
+        except (BrokerUnavailable, ValueError):
+            return None  # its state is known all the same
 
     def ping(self) -> None:
         """Raise HistoryUnavailable where the database does not answer."""

@@ -10,7 +10,7 @@ import dramatiq
 from fault_jobs import note
 
 from service.broker import broker
-from service.job import Permanent
+from service.job import Permanent, job
 
 OPTIONS: dict[str, Any] = {"broker": broker, "queue_name": "default", "max_deliveries": 1}
 TWICE: dict[str, Any] = {**OPTIONS, "max_retries": 1, "min_backoff": 50, "max_backoff": 100}
@@ -91,3 +91,14 @@ def forks_and_dies() -> None:
         time.sleep(20)
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@job(
+    name="alone.versioned",
+    queue="default",
+    max_deliveries=1,
+    version=2,
+    upgrades={1: lambda old: {"number": int(old["text"])}},
+)
+def versioned(*, number: int) -> int:
+    return number

@@ -111,7 +111,10 @@ def job_of(length: int) -> bytes:
 
 
 def test_a_body_is_bounded(api: Api) -> None:
-    assert post(api, job_of(MAX_BODY_BYTES)).status == 202
+    answer = post(api, job_of(MAX_BODY_BYTES))
+    assert (answer.status, answer.body["errors"][0]["field"]) == (422, "payload.text")
+    assert "the limit is 262144" in answer.body["errors"][0]["message"]
+    assert post(api, job_of(256 * 1024)).status == 202
     answer = post(api, job_of(MAX_BODY_BYTES + 1))
     assert (answer.status, answer.content_type) == (413, PROBLEM)
     assert str(MAX_BODY_BYTES) in answer.body["detail"]

@@ -13,6 +13,9 @@ from pydantic import BaseModel
 
 from service.api.app import build_app
 from service.broker import RedisBroker
+from service.broker.notes import Note
+from service.broker.outcome import Succeeded
+from service.broker.settlement import settlement_of
 from service.job import Job
 from service.state.database import engine_for
 from service.state.history import History
@@ -187,3 +190,16 @@ def test_the_schema_describes_every_answer(client: TestClient) -> None:
     schema = client.get("/openapi.json").json()
     assert schema["openapi"].startswith("3.1")
     assert set(schema["paths"]) >= {"/jobs", "/jobs/{job_id}", "/healthz", "/readyz"}
+
+
+def test_a_running_job_shows_its_progress(client: TestClient, broker: RedisBroker) -> None:
+    url = client.post("/jobs", json={"type": "count.up", "payload": {"n": 1}}).json()["poll_url"]
+    [delivery] = broker.fetch("default", 1)[0]
+    assert "progress" not in client.get(url).json()
+    broker.wire.note("default", [Note(delivery.lease, "progress", '{"done": 3, "total": 10, "note": "rows"}')])
+    assert client.get(url).json()["progress"] == {"done": 3, "total": 10, "note": "rows"}
+    delivery.outcome = Succeeded("1")
+    broker.settle("default", [settlement_of(delivery)])
+    job = client.get(url).json()
+    assert job["status"] == "succeeded"
+    assert "progress" not in job

@@ -136,3 +136,47 @@ def test_with_one_delivery_allowed_a_killer_starts_once_and_alone(service: Servi
     assert counts(service) == {"kill-once": 1, "start-beside": 1, "end-beside": 1}
     keys = Keys(broker.namespace, "default")
     assert broker.client.zcard(keys.dead) == 1
+
+
+@pytest.mark.timeout(240)
+def test_of_good_jobs_whose_workers_are_killed_again_and_again_each_succeeds_once(
+    service: Service, broker: RedisBroker
+) -> None:
+    """None is a killer, and none is taken for one, however often it was held: only a begin counts after the first."""
+    sent = [send(broker, "fault.good", f"j{number}", 0.05) for number in range(300)]
+    keys = Keys(broker.namespace, "default")
+    dead: set[bytes] = set()
+
+    def suspects_wait(here: subprocess.Popen[bytes]) -> bool:
+        """Whether it is stopped with suspects in its hands of which none has begun."""
+        os.killpg(here.pid, signal.SIGSTOP)
+        time.sleep(0.02)  # what it has said has arrived
+        leases = {entry: lease.split() for entry, lease in broker.client.hgetall(keys.leases).items()}
+        held = [leases[entry] for entry in broker.client.hkeys(keys.lapses) if entry in leases]
+        own = [lease for lease in held if lease[2] not in dead]
+        if own and not any(lease[-1] == b"begun" for lease in own):
+            return True
+        os.killpg(here.pid, signal.SIGCONT)
+        time.sleep(0.1)
+        return False
+
+    for number in range(5):
+        worker = service.start_worker(f"worker-{number}", **LEASE)
+        eventually(lambda worker=worker: suspects_wait(worker) if dead else counts(service)["end-j20"] == 1, 40)
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+        dead.update(lease.split()[2] for lease in broker.client.hvals(keys.leases))
+        assert dead
+    service.start_worker("last", **LEASE)
+    eventually(lambda: broker.wire.backlog("default") == 0, 60)
+    assert all(state_of(broker, message) == "succeeded" for message in sent)
+    ends = [
+        entry
+        for _, fields in broker.client.xrange(keys.events)
+        for entry, event in fields.items()
+        if b'"state": "succeeded"' in event or b'"state": "dead"' in event
+    ]
+    assert sorted(ends) == sorted(message.message_id.encode() for message in sent), "each has one end"
+    starts = [count for word, count in counts(service).items() if word.startswith("start")]
+    assert max(starts) <= 2, "none had begun in more than one of the deaths"
+    assert sum(starts) - len(sent) <= 5 * 8, "for each death what ran, and what had ended and was not settled"

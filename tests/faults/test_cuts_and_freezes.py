@@ -184,3 +184,18 @@ def test_what_follows_a_job_is_sent_when_the_outage_is_over(
     eventually(lambda: own_broker.wire.backlog("default") == 0)
     assert state_of(own_broker, first) == "succeeded"
     assert counts(service)["end-step"] == counts(service)["follows"] == 1
+
+
+def test_more_threads_than_the_clients_own_limit_of_connections_send_at_once(
+    own_broker: RedisBroker, own_redis: RedisServer
+) -> None:
+    """A worker of all queues has 94 threads, and some of its own; redis-py's pool ends at 100."""
+    own_broker.declare_queue("default")
+    own_redis.freeze()  # each send keeps its connection
+    with ThreadPoolExecutor(120) as threads:
+        sends = [threads.submit(send, own_broker, "fault.good", f"j{number}") for number in range(120)]
+        time.sleep(0.5)
+        own_redis.thaw()
+        for each in sends:
+            each.result()
+    assert own_broker.wire.backlog("default") == 120

@@ -96,8 +96,8 @@ def test_the_api_answers_that_the_server_is_full(
 def test_every_policy_that_evicts_keys_is_a_problem(own_redis: RedisServer, policy: str) -> None:
     """Case 02-D49. What a worker makes of a problem is in the tests of workers."""
     with own_redis.client() as control:
-        assert problems_of(control) == []
+        assert problems_of(control, "callboard") == []
         control.config_set("maxmemory-policy", policy)
-        [problem] = problems_of(control)
+        [problem] = problems_of(control, "callboard")
         assert policy in problem
         assert "noeviction" in problem

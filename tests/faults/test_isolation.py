@@ -78,6 +78,13 @@ def test_a_result_that_can_not_be_sent_is_kept_as_text(service: Service, broker:
     eventually(lambda: state_of(broker, message) == "succeeded", 20)
 
 
+def test_an_old_payload_is_upgraded_there_too(service: Service, broker: RedisBroker) -> None:
+    service.start_worker("first", **ALONE)
+    message = send(broker, "alone.versioned", text="7")
+    eventually(lambda: state_of(broker, message) == "succeeded", 20)
+    assert (broker.find_record(message.message_id) or {})["result"] == "7"
+
+
 def test_a_job_that_forks_and_dies_is_noticed_though_its_child_lives_on(service: Service, broker: RedisBroker) -> None:
     service.start_worker("first", **ALONE)
     assert "crashed" in error_of(broker, send(broker, "alone.forks_and_dies"))

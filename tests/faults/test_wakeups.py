@@ -132,3 +132,24 @@ def test_a_message_whose_waiter_has_no_thread_free_starts_elsewhere_at_once(
     service.start_worker("free", **ACTORS)
     eventually(lambda: broker.client.zcard(Keys(broker.namespace, queue).waiters) == 2)
     starts_at_once(service, broker, queue)
+
+
+def test_a_delayed_message_whose_waiter_is_busy_when_it_comes_due_starts_elsewhere_at_once(
+    service: Service, broker: RedisBroker
+) -> None:
+    """Redis knows of one worker that asks at that time, and so calls nobody else. The other asks after 30 s."""
+    service.start_worker("free", "--queues", "webhooks", **{**ACTORS, "CALLBOARD_LEASE_SECONDS": "90"})
+    service.start_worker("full", **SLEEPS_LONG)
+    eventually(lambda: broker.client.zcard(Keys(broker.namespace, "webhooks").waiters) == 2)
+    time.sleep(0.5)  # both have asked once more, having subscribed
+    due_at = time.time() + 3
+    broker.send(note("due", queue="webhooks"), delay_ms=3000)
+    for number in range(4):
+        broker.send(note(f"long{number}", 10.0))
+    eventually(lambda: len(starts(service)) == 4)
+    assert time.time() < due_at, "it is full by then"
+    eventually(lambda: len(starts(service)) == 5)
+    *longs, due = starts(service)
+    assert due.word == "due"
+    assert due.pid not in {long.pid for long in longs}
+    assert due.at - due_at < 1

@@ -47,7 +47,7 @@ def run(python, code, cwd, **environment):
 def test_the_wheel_holds_the_service_and_the_actors_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"service", "actors", "callboard"}
-    assert not [name for name in names if "test" in name or "__pycache__" in name]
+    assert not [name for name in names if "tests/" in name or "test_" in name or "__pycache__" in name]
     built_from = wheel.parents[1]
     sources = {
         path.relative_to(built_from).as_posix()
@@ -76,7 +76,9 @@ def test_the_wheel_says_what_it_is(wheel, project):
     assert (metadata["Name"], metadata["Version"]) == ("callboard", project["version"])
     assert metadata["License-Expression"] == "MIT"
     assert f"{folder}/licenses/LICENSE" in archive.namelist()
-    assert "callboard = service.cli:main" in archive.read(f"{folder}/entry_points.txt").decode()
+    entry_points = archive.read(f"{folder}/entry_points.txt").decode()
+    assert "callboard = service.cli:main" in entry_points
+    assert "[pytest11]\ncallboard = service.testing.plugin" in entry_points
     assert {"worker", "api", "ai", "dev", "all"} <= set(metadata.get_all("Provides-Extra"))
 
 

@@ -1,5 +1,7 @@
 """Messages are stored as Dramatiq encodes them, whichever of the two ways writes or reads them."""
 
+import math
+
 import pytest
 from dramatiq.encoder import JSONEncoder, PickleEncoder
 from dramatiq.message import Message, set_encoder
@@ -10,7 +12,7 @@ from service.broker.messages import decode_message, encode_message
 from service.errors import UnreadableMessage
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -29,6 +31,13 @@ messages = st.builds(
 @given(messages)
 def test_the_fast_way_writes_what_dramatiq_writes(message: Message) -> None:
     assert encode_message(message) == message.encode()
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_no_json_has_is_not_written(number: float) -> None:
+    for arguments in ({"args": (number,), "kwargs": {}}, {"args": (), "kwargs": {"x": [number]}}):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            encode_message(Message("default", "act", options={}, **arguments))
 
 
 @given(messages)

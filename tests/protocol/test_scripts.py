@@ -12,8 +12,11 @@ from dramatiq.message import Message
 from service.broker import RedisBroker, events
 from service.broker.delivery import Delivery
 from service.broker.keys import Keys
+from service.broker.messages import decode_message
 from service.broker.outcome import Crashed, Dead, Failure, Outcome, RetryLater, Succeeded
+from service.broker.outgoing import FollowUp, FollowUps
 from service.broker.settlement import settlement_of
+from service.broker.wire import Row
 from service.middleware import chain
 from service.settings import Settings
 from tests.servers import RedisServer, redis_flavours
@@ -106,7 +109,7 @@ def record(broker: RedisBroker, message: Message) -> dict[str, str]:
 def keys_left(broker: RedisBroker) -> set[str]:
     """The keys that hold messages: none when all is settled."""
     keys = Keys(broker.namespace, QUEUE)
-    names = ("ready", "delayed", "messages", "leases", "deadlines", "lapses", "dead", "dead_messages")
+    names = ("ready", "delayed", "messages", "leases", "deadlines", "lapses", "dead", "dead_messages", "outgoing")
     return {name for name in names if broker.client.exists(getattr(keys, name))}
 
 
@@ -394,3 +397,87 @@ def test_a_suspect_is_not_blamed_for_the_death_of_a_worker_in_which_it_had_not_b
     assert broker.begin(delivery.lease), "a repetition after a lost reply"
     assert not broker.begin(late.lease)
     assert settle(broker, delivery, Succeeded("1"))
+
+
+def a_follow_up(queue: str = QUEUE) -> FollowUp:
+    message = Message(queue_name=queue, actor_name="t.act", args=(), kwargs={"n": 7}, options={})
+    row = Row(message.message_id, "t.act", 5, None, 1, 3, message.encode())
+    return FollowUp(queue, row.entry, row.packed())
+
+
+def settle_with(broker: RedisBroker, delivery: Delivery, outcome: Outcome, follow_ups: list[FollowUp]) -> None:
+    delivery.outcome = outcome
+    delivery.follow_ups = FollowUps()
+    for follow_up in follow_ups:
+        delivery.follow_ups.add(follow_up)
+    broker.settle(QUEUE, [settlement_of(delivery)])
+
+
+def test_what_a_job_has_sent_goes_out_with_its_success_and_is_counted_on_its_way(broker: RedisBroker) -> None:
+    broker.send(a_message())
+    follow_ups = [a_follow_up("webhooks"), a_follow_up("ai")]
+    settle_with(broker, fetch_one(broker), Succeeded("1"), follow_ups)
+    assert [FollowUp.unpack(element)[1] for element in broker.wire.outgoing(QUEUE, 10)] == follow_ups
+    assert broker.wire.backlog(QUEUE) == 2
+    assert broker.wire.fetch(QUEUE, 1, lease_ms=1000, wakeable_ms=0).has_outgoing
+    for element in broker.wire.outgoing(QUEUE, 10):
+        nonce, follow_up = FollowUp.unpack(element)
+        for _ in range(3):  # a relay that died in between is repeated
+            broker.wire.store(nonce, follow_up, 60)
+        broker.wire.remove_outgoing(QUEUE, element)
+    assert broker.wire.backlog(QUEUE) == 0
+    assert not broker.wire.fetch(QUEUE, 1, lease_ms=1000, wakeable_ms=0).has_outgoing
+    for follow_up in follow_ups:
+        [(lease, _, data)] = broker.wire.fetch(follow_up.queue, 10, lease_ms=1000, wakeable_ms=0).messages
+        assert (lease.entry, decode_message(data).kwargs) == (follow_up.entry, {"n": 7})
+
+
+def test_a_relay_of_long_ago_is_known_too(broker: RedisBroker) -> None:
+    follow_up = a_follow_up()
+    broker.wire.store("n:1:0", follow_up, 60)
+    broker.client.delete(Keys(broker.namespace, QUEUE).producer("n:1:0"))  # it is kept for an hour
+    broker.wire.store("n:1:0", follow_up, 60)
+    assert broker.wire.backlog(QUEUE) == 1
+    broker.wire.store("n:2:0", follow_up, 60)
+    assert broker.wire.backlog(QUEUE) == 2, "a further send of the same message"
+
+
+@pytest.mark.parametrize("kind", ["dead", "retry", "crashed"])
+def test_what_a_job_has_sent_does_not_go_out_with_a_failure(broker: RedisBroker, kind: str) -> None:
+    message = a_message()
+    broker.send(message)
+    outcomes: dict[str, Outcome] = {
+        "dead": Dead(FAILURE),
+        "retry": RetryLater(message, 0, FAILURE),
+        "crashed": Crashed(FAILURE),
+    }
+    settle_with(broker, fetch_one(broker), outcomes[kind], [a_follow_up()])
+    assert broker.wire.outgoing(QUEUE, 10) == []
+
+
+def test_what_a_job_has_sent_does_not_go_out_where_its_lease_was_lost(a_broker: Any) -> None:
+    slow, other = a_broker(lease_seconds=0.05), a_broker()
+    slow.send(a_message())
+    late = fetch_one(slow)
+    time.sleep(0.1)
+    again = fetch_one(other)
+    settle_with(slow, late, Succeeded("1"), [a_follow_up()])
+    assert slow.wire.outgoing(QUEUE, 10) == []
+    settle_with(other, again, Succeeded("1"), [a_follow_up()])
+    settle_with(other, again, Succeeded("1"), [a_follow_up()])
+    assert len(slow.wire.outgoing(QUEUE, 10)) == 1
+
+
+def test_of_many_jobs_settled_together_each_sends_its_own(broker: RedisBroker) -> None:
+    broker.send_many([a_message() for _ in range(40)])
+    deliveries = fetch(broker, 40)
+    for number, delivery in enumerate(deliveries):
+        delivery.outcome = Succeeded("1") if number % 3 else Dead(FAILURE)
+        delivery.follow_ups = FollowUps()
+        for _ in range(number % 4):
+            delivery.follow_ups.add(a_follow_up())
+    sent = [each for delivery in deliveries for each in settlement_of(delivery).follow_ups]
+    broker.settle(QUEUE, [settlement_of(delivery) for delivery in deliveries])
+    assert [FollowUp.unpack(element)[1] for element in broker.wire.outgoing(QUEUE, 1000)] == sent
+    assert len(sent) == sum(number % 4 for number in range(40) if number % 3)
+    assert keys_left(broker) == {"outgoing", "dead", "dead_messages"}

@@ -469,3 +469,28 @@ def test_a_message_of_higher_priority_is_before_others_of_its_fetch(
     start_worker(threads=1)
     eventually(lambda: len(ran) == 3)
     assert ran == ["first", "middle", "last"]
+
+
+def test_short_urgent_jobs_of_one_queue_keep_no_message_of_another_waiting_that_is_held(
+    broker: RedisBroker, start_worker: StartWorker
+) -> None:
+    ran: list[str] = []
+
+    @dramatiq.actor(broker=broker, queue_name="default", priority=0)
+    def short() -> None:
+        ran.append("short")
+        time.sleep(0.002)
+
+    @dramatiq.actor(broker=broker, queue_name="webhooks", priority=9)
+    def other() -> None:
+        ran.append("other")
+
+    assert not broker.send_many([short.message() for _ in range(3000)]).failed
+    start_worker(threads=2)
+    eventually(lambda: len(ran) > 500)
+    other.send()
+    eventually(lambda: broker.client.hlen(Keys(broker.namespace, "webhooks").leases) == 1 or "other" in ran)
+    held_at = len(ran)
+    eventually(lambda: "other" in ran)
+    assert ran.index("other") - held_at < 200, "only what was handed over before it"
+    assert ran.count("short") < 3000, "the other queue was busy all the time"

@@ -18,6 +18,7 @@ from sqlalchemy import Engine, select, text
 from service.broker import RedisBroker, events
 from service.broker.delivery import Delivery
 from service.broker.keys import Keys
+from service.broker.notes import Note
 from service.broker.outcome import Dead, Failure, Outcome, RetryLater, Succeeded
 from service.broker.settlement import settlement_of
 from service.state.database import engine_for
@@ -113,6 +114,18 @@ def test_every_transition_is_logged_once(
         if record.getMessage() == "Job status updated"
     ]
     assert logged == [(message.message_id, status) for status in ("pending", "running", "succeeded")]
+
+
+def test_what_a_running_job_says_leaves_the_stream_and_changes_no_state(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    message = send(broker)
+    delivery = start(broker)
+    notes = [Note(delivery.lease, "progress", '{"done": 1}'), Note(delivery.lease, "log", "[]")]
+    assert broker.wire.note(delivery.lease.queue, notes) == []
+    project(projector, engine)
+    assert stream_length(broker) == 0
+    assert row(engine, message)["state"] == "running"
 
 
 def test_what_was_stored_and_not_yet_trimmed_is_not_stored_or_logged_again(

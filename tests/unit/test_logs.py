@@ -154,3 +154,22 @@ def test_dramatiqs_line_of_a_failure_which_holds_the_payload_is_not_logged():
     logging.getLogger("dramatiq.worker.WorkerThread").error("Something else")
     assert "SECRET" not in stream.getvalue()
     assert "Something else" in stream.getvalue()
+
+
+class AnswersNothing(Exception):
+    def __getattr__(self, name):
+        raise RuntimeError(f"no {name}")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_error_is_too_long_or_too_odd_to_be_logged(log, log_format):
+    logger, stream = log(log_format)
+    for error in (ValueError("begin" + "é" * 1_000_000 + "end"), AnswersNothing("at all")):
+        try:
+            raise error
+        except Exception:
+            logger.exception("The job failed", extra={"job_id": "7"})
+    assert len(stream.getvalue()) < 500_000
+    for word in ("test_logs.py", "begin", "the middle is left out", "end", "AnswersNothing (an error whose traceback"):
+        assert word in stream.getvalue()
+    assert stream.getvalue().count("The job failed") == 2

@@ -25,6 +25,7 @@ WRONG = [
     ("REDIS_URL", "redis://localhost?db=x", "Invalid value for 'db'"),
     ("REDIS_URL", "redis://localhost?socket_timeout=abc", "the option 'socket_timeout' is the service's own"),
     ("REDIS_URL", "redis://localhost?decode_responses=1", "the option 'decode_responses' is the service's own"),
+    ("REDIS_URL", "redis://localhost?max_connections=2", "each thread that uses Redis needs a connection of its own"),
     ("REDIS_URL", "rediss://localhost?ssl_cert_reqs=maybe", "maybe"),
     ("DATABASE_URL", "postgresql://", "must name a host"),
     ("DATABASE_URL", "postgresql:///callboard", "must name a host"),

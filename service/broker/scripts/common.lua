@@ -42,9 +42,17 @@ local function body_of(stored)
     return header_of(stored) and string.match(stored, "\n(.*)$") or stored
 end
 
+-- Whether this user may call workers: asked before, since an error of PUBLISH would end a script that has written.
+local function may_wake(namespace)
+    return not redis.acl_check_cmd or redis.acl_check_cmd("PUBLISH", namespace .. ":wake:", "")
+end
+
 -- Wake up to `count` idle workers, each of them once: who is woken is no waiter any more, and who does not listen (it
 -- died, or drains) is passed over.
 local function wake(waiters, namespace, queue, count)
+    if not may_wake(namespace) then
+        return -- they ask by themselves in time
+    end
     local woken = 0
     for _ = 1, count + GONE do
         local waiter = woken < count and redis.call("ZPOPMAX", waiters)[1]

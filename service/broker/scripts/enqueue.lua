@@ -5,8 +5,13 @@
 -- ARGV  1 namespace  2 queue  3 number of the send  4 seconds for which KEYS[8] refuses a further send, or 0
 --       5... for each message `ENTRY PRIORITY DELAY_MS ATTEMPT MAX_DELIVERIES ACTOR\n` and the message as it is encoded,
 --       with - for no delay
--- Returns {1} stored; {0} the client's own repetition, stored before; {-1} refused by KEYS[8].
+-- Returns {1} stored; {0} the client's own repetition, stored before; {-1} refused by KEYS[8]. An error, with nothing
+--         stored, where the user may not publish.
 -- Complexity: O(n log N) for n messages, n <= 1000, on a queue of N.
+if not may_wake(ARGV[1]) then
+    local rights = "+publish &" .. ARGV[1] .. ":wake:*"
+    return redis.error_reply("NOPERM The user may not call workers to what it sends: it needs the ACL rights " .. rights)
+end
 -- One command for the look and the note: the newest number of this producer is all that is kept.
 if redis.call("SET", KEYS[7], ARGV[3], "EX", 3600, "GET") == ARGV[3] then
     return 0

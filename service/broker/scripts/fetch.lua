@@ -2,10 +2,10 @@
 -- Return lapsed and due messages to ready, then lease up to n.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
---       11 dead  12 dead messages
+--       11 dead  12 dead messages  13 outgoing  14 progress  15 checkpoints
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker
 --       6 ms for which a worker that gets fewer can be woken, or 0  7 bytes of the longest message that is handed out
--- Returns {now, ms until it is worth asking again, or -1, first token, messages}. The ms are 0 where all n were there, else
+-- Returns {now, ms until it is worth asking again, or -1, first token, messages, whether there are outgoing ones}. The ms are 0 where all n were there, else
 --         those until something comes due or lapses. For each message, the tokens rising: `LENGTH LAPSES ENTRY SCORE
 --         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
 -- Complexity: O((n + 2 * BOUND) log N).
@@ -44,6 +44,8 @@ local function bury(events, entry, stored, kind, why)
     redis.call("HSET", KEYS[12], entry, body_of(stored))
     redis.call("HDEL", KEYS[3], entry)
     redis.call("HDEL", KEYS[9], entry)
+    redis.call("HDEL", KEYS[14], entry)
+    redis.call("HDEL", KEYS[15], entry)
     redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
     events[#events + 1] = entry
     events[#events + 1] = event
@@ -115,7 +117,7 @@ local function take()
     return taken, messages, #left > 0 or #taken == wanted
 end
 
-local reply = { text(now), -1, 0, "" }
+local reply = { text(now), -1, 0, "", redis.call("EXISTS", KEYS[13]) }
 local taken, messages, is_more = take()
 if #taken > 0 then
     local lapses = redis.call("EXISTS", KEYS[9]) == 1 and redis.call("HMGET", KEYS[9], unpack(taken)) or {}

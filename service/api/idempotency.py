@@ -1,0 +1,89 @@
+"""The header `Idempotency-Key`: a client that repeats a request after a lost answer gets the job of the first one.
+
+A record of the key is written before the job is sent, with the job's id and a hash of what was asked for. Whoever finds
+a record whose request never ended sends the same id again, which Redis stores once: so a crash or a lost reply at any
+point makes neither two jobs nor none.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import redis
+from dramatiq.message import Message
+
+from service.broker import RedisBroker
+from service.broker.messages import copy_message
+from service.errors import IdempotencyKeyInFlight, IdempotencyKeyReused, InvalidRequest
+
+KEPT_SECONDS = 24 * 3600
+#: A request takes no longer: what is still open after that was cut off.
+OPEN_SECONDS = 10
+MOST_CHARACTERS = 255
+
+
+class _Record(NamedTuple):
+    state: str
+    at_ms: int
+    request: str
+    job_id: str
+
+    def packed(self) -> str:
+        return " ".join(map(str, self))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "_Record":
+        state, at_ms, request, job_id = data.decode().split(" ")
+        return cls(state, int(at_ms), request, job_id)
+
+
+class IdempotentSends:
+    """Sends each message of one key once. `send` stores one unless its id was stored within KEPT_SECONDS."""
+
+    def __init__(self, broker: RedisBroker, send: Callable[[Message[Any]], None]) -> None:
+        self._broker = broker
+        self._send = send
+
+    def send(self, key: str, message: Message[Any]) -> tuple[UUID, bool]:
+        """Send a message for a key. Returns the job's id, and whether it is that of an earlier request.
+
+        Raises InvalidRequest for a key that is none, IdempotencyKeyReused where it came with another request,
+        IdempotencyKeyInFlight where that one has not ended, and BrokerUnavailable.
+        """
+        if not (0 < len(key) <= MOST_CHARACTERS and key.isascii() and key.isprintable()):
+            allowed = f"must be 1 to {MOST_CHARACTERS} printable ASCII characters"
+            raise InvalidRequest([("Idempotency-Key", allowed)])
+        mine = _Record("open", int(time.time() * 1000), _hash_of(message), message.message_id)
+        name = self._name(key)
+        found = self._ask(lambda: self._broker.client.set(name, mine.packed(), nx=True, get=True, ex=KEPT_SECONDS))
+        if found is not None:
+            first = _Record.unpack(found)
+            if first.request != mine.request:
+                raise IdempotencyKeyReused("This Idempotency-Key came with another request before")
+            if first.state == "done":
+                return UUID(first.job_id), True
+            if 0 <= mine.at_ms - first.at_ms < OPEN_SECONDS * 1000:
+                raise IdempotencyKeyInFlight("The first request with this Idempotency-Key has not ended yet")
+            message = copy_message(message, message_id=first.job_id)
+        self._send(message)
+        done = mine._replace(state="done", job_id=message.message_id)
+        self._ask(lambda: self._broker.client.set(name, done.packed(), ex=KEPT_SECONDS))
+        return UUID(message.message_id), found is not None
+
+    def _name(self, key: str) -> str:
+        return f"{{{self._broker.namespace}:api}}:idempotency:{hashlib.sha256(key.encode()).hexdigest()}"
+
+    def _ask(self, command: Callable[[], Any]) -> Any:
+        try:
+            return command()
+        except redis.RedisError as error:
+            raise self._broker.unavailable(error) from error
+
+
+def _hash_of(message: Message[Any]) -> str:
+    # Of what is asked for, not of its bytes: a client may write the same JSON in another order.
+    asked = [message.actor_name, message.queue_name, message.args, message.kwargs]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,50 @@
+"""What the process of a single job tells its worker of the end: the result or the error, wherever both can be rebuilt.
+
+Objects of the actor's making may fail to be packed, to be unpacked, or to be unpacked in the worker, which has not
+imported all that the process has: none of that may be taken for the job's end, or reach the worker's own thread.
+"""
+
+import pickle
+from typing import Any
+
+from service.broker.outcome import Failure, readable
+from service.middleware.retry_policy import NEVER_RETRIED
+
+#: What a larger error carries is nothing that a retry policy reads; its text is kept anyway.
+MOST_ERROR_BYTES = 1024 * 1024
+
+
+def pack_result(result: object, follow_ups: Any) -> bytes:
+    """Pack a result and what goes out with it. Never raises: what can't be rebuilt is sent as text."""
+    packed = _packed(result)
+    return pickle.dumps((True, packed, None if packed else readable(result), follow_ups))
+
+
+def pack_error(error: BaseException, throws: tuple[type[BaseException], ...]) -> bytes:
+    """Pack an error, what is kept of it, and whether it is final. Never raises."""
+    packed = _packed(error)
+    if packed and len(packed) > MOST_ERROR_BYTES:
+        packed = None
+    return pickle.dumps((False, packed, isinstance(error, (*NEVER_RETRIED, *throws)), Failure.of(error)))
+
+
+def unpack(answer: bytes) -> tuple[bool, Any, Any]:
+    """Return (True, result, follow-ups), or (False, error, its Failure).
+
+    In place of an error that can't be rebuilt here: whether it is final.
+    """
+    succeeded, packed, instead, more = pickle.loads(answer)  # noqa: S301 - our own child's
+    try:
+        value = pickle.loads(packed) if packed else instead  # noqa: S301
+    except Exception:  # noqa: BLE001 - foreign objects may do anything
+        value = "(a result that its worker can't read)" if succeeded else instead
+    return succeeded, value, more
+
+
+def _packed(value: object) -> bytes | None:
+    try:
+        encoded = pickle.dumps(value)
+        rebuilt = pickle.loads(encoded)  # noqa: S301 - our own
+    except BaseException:  # noqa: BLE001
+        return None
+    return encoded if type(rebuilt) is type(value) else None
