@@ -14,6 +14,8 @@
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
+    ├── SoftTimeLimit            raised in a job that has run for its soft_timeout
+    ├── Expired                  a job has waited for longer than its `expires`
     ├── NoteError                what a job says of itself has no JSON form, or is too long
     └── JobError                 what an actor raises to say how its failure is to be treated
         └── Permanent            do not retry
@@ -161,6 +163,21 @@ class ServiceBusy(CallboardError):
     code = "busy"
     status = 503
     retryable = True
+
+
+class SoftTimeLimit(CallboardError):
+    """Raised in a job, once, when it has run for its `soft_timeout`: it may clean up until its `timeout` ends it."""
+
+    code = "timed-out"
+
+    def __init__(self, message: str = "The job has run for as long as its soft_timeout allows") -> None:
+        super().__init__(message)
+
+
+class Expired(CallboardError):
+    """A job has waited in its queue for longer than its `expires`, and does not run any more."""
+
+    code = "expired"
 
 
 class JobError(CallboardError):

@@ -13,7 +13,7 @@ when the job is sent, in the sender's process, and a type checker checks the cal
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import dramatiq
 from dramatiq.actor import Actor
@@ -23,7 +23,8 @@ from service.broker import broker
 from service.broker.message_checks import INHERITED, MOST_CHARACTERS
 from service.broker.once import FIRST_RESULT, check_key
 from service.broker.outgoing import collect, send_at_once
-from service.errors import DeclarationError, JobExists, PayloadError, Permanent
+from service.durations import seconds_of
+from service.errors import DeclarationError, JobExists, PayloadError, Permanent, SoftTimeLimit
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
 from service.middleware.unique import Unique
@@ -38,12 +39,16 @@ __all__ = [
     "JobExists",
     "Permanent",
     "Personal",
+    "SoftTimeLimit",
     "Unique",
     "current_job",
     "get_settings",
     "job",
     "send_at_once",
 ]
+
+#: What authors call these options, which are in milliseconds, as Dramatiq's are.
+_WORDS = {"soft_time_limit": "soft_timeout", "time_limit": "timeout", "expires_ms": "expires"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +61,8 @@ class Job(Actor[P, R]):
     key_of: Callable[[dict[str, Any]], str | None] | None = None
     #: Makes its unique key.
     unique_of: Callable[[dict[str, Any]], str | None] | None = None
+    #: Its call returns what the function returns, also where that has only begun.
+    leaves_thread = True
 
     def __init__(self, fn: Callable[P, R], **declaration: Any) -> None:
         self.contract = PayloadContract.of(fn, declaration["actor_name"])
@@ -140,6 +147,11 @@ def job(
     priority: int = 5,
     max_deliveries: int = 3,
     settle_at_once: bool = False,
+    soft_timeout: float | None = None,
+    timeout: float | None = None,
+    isolation: Literal["thread", "process"] = "thread",
+    memory_limit_mb: int | None = None,
+    expires: float | str | None = None,
     version: int = 1,
     upgrades: Mapping[int, Upgrade] | None = None,
     max_payload_bytes: int | None = None,
@@ -159,8 +171,13 @@ def job(
     priority: 0 (first) to 9 (last) within the queue.
     max_deliveries: how often a job that kills its worker is started before it is a dead letter. 1 means that it runs in
         a process of its own from the first start on, and never twice.
-    settle_at_once: whether an outcome goes to Redis by itself, before the thread takes its next job. A crash then
-        repeats no job of this actor that has ended, and each pays for a round trip.
+    soft_timeout: seconds after which SoftTimeLimit is raised in the job, once, for it to clean up.
+    timeout: seconds after which the job is ended and fails: as soon as it returns to Python, or at once with
+        isolation="process".
+    isolation: where the function runs: in a thread of the worker, or alone in a process, which a limit can kill.
+    memory_limit_mb: MiB that this process may have, all that it has imported included; beyond it is a MemoryError.
+    expires: how long a job may wait from its send until it runs: seconds, or a text such as "90s", "15m", "1h", "2d".
+        What has waited for longer fails as Expired.
     version: of the payload, raised with each change that is more than a new field with a default.
     upgrades: by version, what makes the next version's payload of one: a function from JSON to JSON.
     max_payload_bytes: the largest payload, as JSON, in place of CALLBOARD_MAX_PAYLOAD_BYTES.
@@ -187,24 +204,20 @@ def job(
         raise DeclarationError(f"{name}: max_deliveries={max_deliveries} is less than 1, the first start")
     if version != 1 or upgrades:
         options["payload_versions"] = PayloadVersions(name, version, upgrades or {})
-    if max_payload_bytes is not None:
-        options["max_payload_bytes"] = max_payload_bytes
     if max_attempts is not None:
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
         options["max_retries"] = max_attempts - 1
-    given = {"idempotency_ttl": idempotency_ttl, "remember_failure": remember_failure or None}
-    keyed: dict[str, Any] = {option: value for option, value in given.items() if value is not None}
+    keyed = _given(idempotency_ttl=idempotency_ttl, remember_failure=remember_failure or None)
     if duplicate_result is not FIRST_RESULT:
         keyed["duplicate_result"] = duplicate_result
     if keyed and idempotency_key is None:
         raise DeclarationError(f"{name}: {', '.join(keyed)} has no effect without an idempotency_key")
-    if idempotency_key is not None:
-        options |= {"idempotency_key": idempotency_key, **keyed}
+    options |= {"idempotency_key": idempotency_key, **keyed} if idempotency_key is not None else {}
     if unique is not None:
-        options["unique_key"] = unique.key
-        if unique.window is not None:
-            options["unique_window"] = unique.window
+        options |= _given(unique_key=unique.key, unique_window=unique.window)
+    options |= _milliseconds(name, soft_time_limit=soft_timeout, time_limit=timeout, expires_ms=expires)
+    options |= _given(isolation=isolation, memory_limit_mb=memory_limit_mb, max_payload_bytes=max_payload_bytes)
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)
@@ -228,6 +241,17 @@ def job(
         return declared
 
     return cast("_Declare", declare)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {option: value for option, value in options.items() if value is not None}
+
+
+def _milliseconds(name: str, **durations: float | str | None) -> dict[str, int]:
+    return {
+        option: int(seconds_of(value, f"{name}: {_WORDS[option]}") * 1000)
+        for option, value in _given(**durations).items()
+    }
 
 
 def _place(function: Callable[..., Any]) -> str:

@@ -1,5 +1,9 @@
 """A message in a worker's hands, with what it needs to be settled."""
 
+import ctypes
+import time
+from collections.abc import Callable
+from contextvars import Context
 from threading import Lock, get_ident
 from typing import Any, NamedTuple, cast
 
@@ -35,6 +39,8 @@ class Lease(NamedTuple):
         return self.lapses > 0 or self.max_deliveries == 1
 
 
+Interrupter = Callable[[type[BaseException]], object]
+
 #: Of nearly all jobs.
 NO_FOLLOW_UPS = FollowUps()
 
@@ -47,6 +53,10 @@ class Delivery(MessageProxy):
     is_known: bool = True
     #: Whether its worker stops before it can end: then it goes back, however this run ends, unless it has succeeded.
     handed_back: bool = False
+    #: The context of its hooks, where it may leave the thread that begins it.
+    hooks: Context | None = None
+    #: What runs it outside of any thread, once it has left the one that began it.
+    left: object = None
     #: The dead letter that it becomes if it dies; empty for the bytes that are stored.
     dead_letter: bytes = b""
     _message: Message[Any]
@@ -54,7 +64,11 @@ class Delivery(MessageProxy):
     def __init__(self, message: Message[Any], lease: Lease) -> None:
         cast("Any", super()).__init__(message)
         self.lease = lease
-        self._thread_id: int | None = None
+        #: The thread in which the actor's function runs, or what interrupts it elsewhere, while it runs.
+        self.runner: int | Interrupter | None = None
+        #: Whether anybody has tried to interrupt it.
+        self.is_interrupted = False
+        self._is_interrupting = False
         self._guard = Lock()
         self.follow_ups = NO_FOLLOW_UPS
         # Looked up many times for each job, and slow through the proxy.
@@ -71,26 +85,45 @@ class Delivery(MessageProxy):
 
     __repr__ = __str__
 
-    def begin(self) -> None:
-        """Note that this thread runs it from now on."""
-        self._thread_id = get_ident()
+    def begin(self, interrupter: Interrupter | None = None) -> None:
+        """Note that the actor's function begins: it can be interrupted from now on, in this thread or by `interrupter`.
 
-    def end(self) -> None:
-        """Note that it has ended: it is not interrupted any more."""
-        with self._guard:
-            self._thread_id = None
+        Its end is `runner = None`, a plain store in which nothing can arrive, and `absorb` where `is_interrupted`.
+        """
+        self.runner = interrupter or get_ident()
+
+    def absorb(self) -> None:
+        """Drop what was raised in this thread too late to arrive in the actor's function. Called in that thread.
+
+        Anywhere else it would hit a hook, or the thread's next job, or end the thread.
+        """
+        try:
+            self._drop_pending()
+        except BaseException:  # noqa: BLE001 - it has arrived here, and one more may be on its way
+            self._drop_pending()
+
+    def _drop_pending(self) -> None:
+        while self._is_interrupting:
+            time.sleep(0.0001)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(get_ident()), None)
 
     def interrupt(self, exception: type[BaseException], *, hand_back: bool = False) -> bool:
-        """Raise an exception in the thread that runs it. Returns False where none does.
-
-        It can't end meanwhile: else the next job of that thread would be hit.
-        """
+        """Raise an exception in the actor's function. Returns False where it does not run, or has just ended."""
         with self._guard:
-            if self._thread_id is None:
-                return False
-            self.handed_back |= hand_back
-            cast("Any", threads).raise_thread_exception(self._thread_id, exception)
-            return True
+            # In this order: the thread says that it has ended, and then looks whether anybody interrupts it.
+            self._is_interrupting = self.is_interrupted = True
+            try:
+                runner = self.runner
+                if runner is None:
+                    return False
+                self.handed_back |= hand_back
+                if isinstance(runner, int):
+                    cast("Any", threads).raise_thread_exception(runner, exception)
+                else:
+                    runner(exception)
+                return True
+            finally:
+                self._is_interrupting = False
 
     @property
     def attempt(self) -> int:

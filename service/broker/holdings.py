@@ -20,13 +20,11 @@ class Holdings:
             self._leases.update((lease.entry, lease) for lease in leases)
 
     def started(self, delivery: Delivery) -> None:
-        """A job of these has started: it can be interrupted from now on."""
-        delivery.begin()
+        """A job of these has started."""
         self._running[delivery.lease.entry] = delivery
 
     def finished(self, delivery: Delivery) -> None:
         """A job of these has ended, and only waits for its settlement."""
-        delivery.end()
         self._running.pop(delivery.lease.entry, None)
 
     def remove(self, leases: list[Lease]) -> None:

@@ -336,6 +336,12 @@ class RedisBroker(Broker):
         self._call(self.slots.count_ended())
         return slots
 
+    def leave_thread(self, delivery: Delivery) -> bool:
+        """Say whether a job may run without the thread that began it, which then takes another."""
+        may_leave, queues = self.slots.leave(delivery.lease.queue)
+        self._call(queues)
+        return may_leave
+
     def finish(self, delivery: Delivery) -> None:
         """Take a delivery's outcome; it is settled soon. Never raises for an outage."""
         queue = delivery.lease.queue

@@ -48,6 +48,8 @@ class Slots:
     def __init__(self, threads: int = 8) -> None:
         self.threads = threads
         self._held: Counter[str] = Counter()
+        #: Of these, the ones that run without a thread.
+        self._away: Counter[str] = Counter()
         self._pace: dict[str, _Pace] = {}
         #: The consumers that wait, in the order in which they came: each with what its queue may hold at most when it
         #: is called, or inf where it waits for a thread that may be any queue's.
@@ -72,7 +74,7 @@ class Slots:
             held = self._held[queue]
             ahead = self._ahead(queue, policy)
             threads = self.threads - self._threads_elsewhere(queue)
-            free = min(policy.concurrency, threads) + ahead - held
+            free = min(policy.concurrency, threads + self._away[queue]) + ahead - held
             # While there is work ahead, one call for many is worth waiting for; the rest lasts while it is under way.
             least = ahead // REFILL
             if free <= least:
@@ -82,6 +84,24 @@ class Slots:
                 return 0
             self._held[queue] = held + free
             return free
+
+    def leave(self, queue: str) -> tuple[bool, list[str]]:
+        """Say whether a job may leave its thread, so that this can run another, and whose consumers are to ask again.
+
+        As many may leave as its queue's concurrency is above the number of threads: together they stay within it.
+        """
+        with self._lock:
+            if self._away[queue] >= policy_of(queue).concurrency - self.threads:
+                return False, []
+            self._away[queue] += 1
+            if self._waiting.pop(queue, None) is not None:
+                return True, [queue]
+            return True, self._called()
+
+    def come_back(self, queue: str) -> None:
+        """A job that has left is about to end in a thread."""
+        with self._lock:
+            self._away[queue] -= 1
 
     def give_back(self, queue: str, count: int = 1) -> list[str]:
         """Free slots whose messages were given back, or never came. Returns whose consumers are to ask again."""
@@ -121,7 +141,7 @@ class Slots:
 
     def _threads_elsewhere(self, queue: str) -> int:
         others = [name for name, held in self._held.items() if held and name != queue]
-        return sum(self._held[name] for name in others if self._ahead(name, policy_of(name)) == 0)
+        return sum(self._held[name] - self._away[name] for name in others if self._ahead(name, policy_of(name)) == 0)
 
     def _ahead(self, queue: str, policy: QueuePolicy) -> int:
         # Where there are more threads than the queue may use, whatever is held runs: nothing may be held ahead.

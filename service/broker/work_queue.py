@@ -53,6 +53,10 @@ class WorkQueue:
         for delivery in deliveries:
             self.put(_Item(0, delivery, 0))
 
+    def put_again(self, delivery: Delivery) -> None:
+        """Hand over one whose run has left its thread and is over: it was counted when it came, and has not ended."""
+        self._items.put(_Item(0, delivery, 0))
+
     def task_done(self) -> None:
         """Count one as ended."""
         self._done[get_ident()] += 1
@@ -65,9 +69,17 @@ class WorkQueue:
     def take_all(self) -> list[Delivery]:
         """Take out what no thread has begun."""
         taken: list[Delivery] = []
+        begun: list[Delivery] = []
         while True:
             try:
-                taken.append(self.get_nowait().message)
+                delivery = self.get_nowait().message
             except Empty:
-                return taken
-            self.task_done()
+                break
+            if delivery.left:
+                begun.append(delivery)
+            else:
+                taken.append(delivery)
+                self.task_done()
+        for delivery in begun:
+            self.put_again(delivery)
+        return taken

@@ -4,22 +4,20 @@
 before it. A plain exception in a hook is logged by Dramatiq and otherwise ignored.
 """
 
-from dramatiq.middleware import (
-    AgeLimit,
-    Middleware,
-    ShutdownNotifications,
-)
+from dramatiq.middleware import Middleware
 
 from service.middleware.context import CurrentJob
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
+from service.middleware.expiry import Expiry
 from service.middleware.follow_ups import NextSteps, OwnCallbacks
 from service.middleware.idempotency import Idempotency
+from service.middleware.isolation import Isolation
 from service.middleware.outcomes import Outcomes
 from service.middleware.payload_options import PayloadOptions
 from service.middleware.probe import WorkerProbe
-from service.middleware.quarantine import Quarantine
 from service.middleware.retries import Retries
+from service.middleware.shutdown_notices import ShutdownNotices
 from service.middleware.time_limit import TimeLimit
 from service.middleware.unique import UniqueJobs
 
@@ -32,12 +30,12 @@ def chain() -> list[Middleware]:
         PayloadOptions(),  # only checks what an actor declares
         Idempotency(),  # checks options only: the scripts that lease and settle a job decide
         UniqueJobs(),  # checks options only: the script that stores a job decides
-        Quarantine(),  # wraps the actor's function itself, inside of all hooks
+        Isolation(),  # wraps the actor's function itself, inside of all hooks: nothing is interrupted outside of it
         CurrentJob(),  # outside all that may run the job's code or log about it
         Outcomes(),  # before Retries, whose verdict it reads on the way up
-        AgeLimit(),  # before the clock of the time limit starts: an outdated job does not run
-        TimeLimit(),  # interrupts the job's thread
-        ShutdownNotifications(),  # interrupts the job's thread, where its actor asks for that
+        Expiry(),  # before the clock of the time limit starts: an outdated job does not run
+        TimeLimit(),  # interrupts the job
+        ShutdownNotices(),  # interrupts the job, where its actor asks for that
         OwnCallbacks(),  # after success or death, sends what the author named
         NextSteps(),  # after success, sends the next step with the result
         EventLoop(),  # the event loop of `async def` actors, one for a process

@@ -38,13 +38,10 @@ class JobContext:
     inherited: dict[str, str] = field(default_factory=dict[str, str])
     #: Whether the worker's own call of the actor is still to come: it alone carries JSON.
     awaits_call: bool = True
-    #: The encoded message of a job that is to run in a process of its own, until it does.
-    suspect: bytes | None = None
-    #: Whether its death would be the job's last.
-    is_last_delivery: bool = False
+    #: What the worker has in its hands, until it calls the actor's function.
+    delivery: Delivery | None = None
     #: The version that the message's payload has.
     payload_version: int = 1
-    time_limit_ms: float = 0
     follow_ups: FollowUps = field(default_factory=FollowUps)
     _heard_at: float = 0.0
     _cursor: str | None = None
@@ -120,9 +117,6 @@ def _named_apart(fields: dict[str, Any]) -> dict[str, Any]:
     return {f"{name}_" if name in own else name: value for name, value in fields.items()}
 
 
-#: Dramatiq's own.
-DEFAULT_TIME_LIMIT_MS = 600_000
-
 _current: ContextVar[JobContext | None] = ContextVar("current_job", default=None)
 
 
@@ -145,15 +139,10 @@ class CurrentJob(Middleware):
         actor = broker.get_actor(message.actor_name)
         lease = message.lease
         context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt, broker, lease)
+        context.delivery = message
         if options := message.options:
             context.inherited = {name: options[name] for name in INHERITED if options.get(name)}
             context.payload_version = payload_version_of(options)
-        if lease.is_suspect:
-            context.suspect = message.encode()
-            context.time_limit_ms = message.options.get("time_limit") or actor.options.get(
-                "time_limit", DEFAULT_TIME_LIMIT_MS
-            )
-            context.is_last_delivery = message.lease.lapses + 1 >= message.lease.max_deliveries
         set_current_job(context)
 
     def after_process_message(

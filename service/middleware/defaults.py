@@ -8,7 +8,7 @@ from dramatiq.middleware import Middleware, MiddlewareError
 
 from service.broker.rows import DEFAULT_PRIORITY
 from service.errors import DeclarationError
-from service.queues import MAX_DELAY_SECONDS, policy_of
+from service.queues import MAX_DELAY_SECONDS, QueuePolicy, policy_of
 
 
 class QueueDefaults(Middleware):
@@ -19,8 +19,7 @@ class QueueDefaults(Middleware):
             policy = policy_of(actor.queue_name)
         except DeclarationError as error:
             raise WrongOptions(str(error)) from None
-        limit_seconds = policy.soft_time_limit_seconds or policy.time_limit_seconds
-        actor.options.setdefault("time_limit", int(limit_seconds * 1000))
+        _set_limits(actor.options, policy)
         actor.options.setdefault("max_retries", policy.max_attempts - 1)
         actor.options.setdefault("min_backoff", int(policy.backoff.delay_seconds * 1000))
         actor.options.setdefault("max_backoff", int(policy.backoff.cap_seconds * 1000))
@@ -29,6 +28,14 @@ class QueueDefaults(Middleware):
             # actor would go before all others.
             actor.priority = DEFAULT_PRIORITY
         _check(actor)
+
+
+def _set_limits(options: dict[str, Any], policy: QueuePolicy) -> None:
+    hard = options.setdefault("time_limit", int(policy.time_limit_seconds * 1000))
+    soft = None if policy.soft_time_limit_seconds is None else int(policy.soft_time_limit_seconds * 1000)
+    # The queue's soft limit is not for an actor whose own limit comes sooner.
+    if soft is not None and isinstance(hard, int | float) and soft < hard:
+        options.setdefault("soft_time_limit", soft)
 
 
 class WrongOptions(DeclarationError, MiddlewareError):

@@ -29,6 +29,7 @@ class Outcomes(Middleware):
     def after_skip_message(self, broker: Broker, message: MessageProxy) -> None:
         assert isinstance(message, Delivery)
         if message.failed:
-            message.outcome = Dead(Failure("Skipped", "The job was too old to run, or was refused before it ran", ""))
+            refused = Failure("Skipped", "The job was refused before it ran", "")
+            message.outcome = message.outcome or Dead(refused)
         else:
             message.outcome = succeeded(None)

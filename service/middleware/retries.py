@@ -22,7 +22,7 @@ from service.broker.delivery import Delivery
 from service.broker.outcome import Crashed, Dead, Failure, RetryLater
 from service.errors import JobError
 from service.middleware.defaults import WrongOptions
-from service.middleware.quarantine_process import ProcessDied
+from service.middleware.isolated_process import ProcessDied
 from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt
 
 logger = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from socketserver import TCPServer
 from threading import Thread
 
 from service.errors import SettingsError
+from service.observe.overdue import overdue_jobs
 
 logger = logging.getLogger(__name__)
 
@@ -87,15 +88,15 @@ def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTP
 
         def do_GET(self) -> None:
             if self.path == "/livez":
-                self._answer(200, "alive")
+                self._answer(200, "alive", **_findings())
             elif self.path == "/readyz":
                 ready = is_ready()
-                self._answer(200 if ready else 503, "ready" if ready else "not ready")
+                self._answer(200 if ready else 503, "ready" if ready else "not ready", **_findings())
             else:
                 self._answer(404, "unknown path")
 
-        def _answer(self, status: int, text: str) -> None:
-            body = json.dumps({"status": text}).encode()
+        def _answer(self, status: int, text: str, **findings: int) -> None:
+            body = json.dumps({"status": text, **findings}).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -113,6 +114,11 @@ def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTP
                 raise _wrong_host(host, error) from None  # no port will do
             logger.debug("Port %s: %s", candidate, error)
     return _Server((host, 0), Handler)
+
+
+def _findings() -> dict[str, int]:
+    """What is wrong in this process and does not make it dead or unready."""
+    return {"overdue_jobs": overdue_jobs.now} if overdue_jobs.now else {}
 
 
 def _wrong_host(host: str, error: Exception) -> SettingsError:

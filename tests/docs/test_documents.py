@@ -95,7 +95,7 @@ def test_every_use_of_dev_that_is_named_exists() -> None:
 def test_the_examples_of_the_actors_guide_run(tmp_path: Path) -> None:
     guide = (ROOT / "docs/actors.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    assert len(examples) == 5
+    assert len(examples) >= 5
     checks = """
 print(render_invoice.message(invoice_id=7).kwargs)
 print(send_receipt.message(to="a:b", order_id=7).options)

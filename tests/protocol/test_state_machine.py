@@ -24,7 +24,7 @@ from service.broker.outcome import Crashed, Dead, Failure, RetryLater, Succeeded
 from service.broker.scripts import source
 from service.broker.settlement import Settlement, left_to_others, released, settlement_of
 from service.broker.wire import Wire
-from service.middleware.quarantine import Quarantine
+from service.middleware.isolation import Isolation
 from service.settings import Settings
 from service.state.states import TRANSITIONS, State, is_final
 from tests.protocol.model import Known, Model, Place, Sent
@@ -124,7 +124,7 @@ def fleet(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterato
     with_lease = Settings().model_copy(update={"lease_seconds": float(LEASE_SECONDS)})
     brokers: list[RedisBroker] = []
     for _ in range(WORKERS):
-        broker = RedisBroker(lambda: with_lease, [Quarantine()])
+        broker = RedisBroker(lambda: with_lease, [Isolation()])
         for most in (1, 2, 3):
             dramatiq.actor(
                 lambda: None, actor_name=f"t.{most}", queue_name=QUEUE, broker=broker, max_deliveries=most, priority=5

@@ -284,12 +284,49 @@ def test_a_silent_actor_has_the_policy_of_its_queue(broker, queue):
     policy = policy_of(queue)
     assert options["max_retries"] == 2
     assert (options["min_backoff"], options["max_backoff"]) == (60_000, 3_600_000)
-    assert options["time_limit"] == (policy.soft_time_limit_seconds or 300) * 1000
+    assert options["time_limit"] == policy.time_limit_seconds * 1000
+    soft_seconds = policy.soft_time_limit_seconds
+    assert options.get("soft_time_limit") == (soft_seconds and soft_seconds * 1000)
 
 
 def test_an_actor_overrides_the_policy(broker):
     options = declare(max_attempts=1, backoff=Backoff(0.5, 2)).options
     assert (options["max_retries"], options["min_backoff"], options["max_backoff"]) == (0, 500, 2000)
+
+
+def test_limits_are_seconds_and_come_before_the_queues(broker):
+    options = declare(soft_timeout=1.5, timeout=2, expires="1h").options
+    assert (options["soft_time_limit"], options["time_limit"], options["expires_ms"]) == (1500, 2000, 3_600_000)
+    options = declare(name="reports.short", queue="reports", timeout=10).options
+    assert "soft_time_limit" not in options, "the queue's soft limit would come after the end"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"soft_timeout": 5, "timeout": 5}, r"soft_timeout=5 s must be less than timeout=5 s"),
+        ({"soft_timeout": 400}, r"soft_timeout=400 s must be less than timeout=300 s"),
+        ({"timeout": 0}, r"timeout=0 must be seconds"),
+        ({"soft_timeout": "soon"}, r"soft_timeout='soon' must be seconds"),
+        ({"expires": "1 week"}, r"expires='1 week' must be seconds"),
+        ({"isolation": "pod"}, r"isolation='pod' must be \"thread\" or \"process\""),
+        ({"memory_limit_mb": 512}, r"memory_limit_mb=512 has no effect without isolation=\"process\""),
+        ({"memory_limit_mb": 1, "isolation": "process"}, r"memory_limit_mb=1 must be a whole number of MiB, 64"),
+    ],
+    ids=str,
+)
+def test_a_limit_that_can_not_work_is_refused_where_the_actor_is_declared(broker, options, words):
+    with pytest.raises(DeclarationError, match=rf"^orders\.take: {words}"):
+        declare(**options)
+    assert broker.known_types == []
+
+
+def test_a_coroutine_function_has_no_process_of_its_own(broker):
+    async def wait() -> None: ...
+
+    with pytest.raises(DeclarationError, match="make it a plain function"):
+        job(name="orders.wait", queue="default", isolation="process")(wait)
+    assert broker.known_types == []
 
 
 def test_a_plain_actor_runs_as_it_would_without_us(broker, run):

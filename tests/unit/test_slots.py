@@ -37,6 +37,33 @@ def test_a_queue_never_holds_more_than_its_concurrency_nor_long_jobs_more_than_t
         held[queue] -= settled
 
 
+@given(st.integers(1, 60), st.lists(st.booleans(), max_size=120))
+def test_jobs_without_threads_and_with_them_stay_within_the_concurrency_together(threads, steps):
+    slots = Slots(threads)
+    concurrency = QUEUES["email"].concurrency
+    held = away = 0
+    for leaves in steps:
+        held += slots.take("email")
+        assert held <= concurrency
+        assert held - away <= threads, "each that has not left finds a thread at once"
+        if leaves:
+            may_leave, _ = slots.leave("email")
+            assert may_leave == (away + 1 + threads <= concurrency)
+            away += may_leave
+        elif away:
+            slots.come_back("email")
+            slots.give_back("email")
+            away, held = away - 1, held - 1
+
+
+def test_a_consumer_that_waits_for_a_thread_is_called_when_a_job_leaves_its_thread():
+    slots = Slots(2)
+    assert slots.take("email") == 2
+    assert slots.take("email") == 0
+    assert slots.leave("email") == (True, ["email"])
+    assert slots.take("email") == 1
+
+
 def ask(slots, queue):
     """Take until there is nothing to take, as a consumer does: from then on it waits to be called."""
     taken = slots.take(queue)

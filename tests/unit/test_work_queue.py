@@ -8,8 +8,8 @@ import pytest
 from service.broker.work_queue import WorkQueue
 
 
-def delivery(number):
-    return SimpleNamespace(number=number)
+def delivery(number, left=None):
+    return SimpleNamespace(number=number, left=left)
 
 
 def test_what_is_handed_over_comes_out_in_its_order_also_beside_dramatiqs_own_items():
@@ -31,6 +31,19 @@ def test_what_nobody_has_begun_can_be_taken_out_and_counts_as_ended():
     queue.task_done()
     queue.join()
     assert begun.message.number == 0
+
+
+def test_what_has_left_its_thread_is_not_taken_out_for_something_unbegun():
+    queue = WorkQueue()
+    queue.put_all(delivery(number) for number in range(2))
+    over = queue.get_nowait().message
+    over.left = "its run"
+    queue.put_again(over)
+    assert [left.number for left in queue.take_all()] == [1]
+    assert queue.unfinished_tasks == 1
+    assert queue.get_nowait().message is over
+    queue.task_done()
+    queue.join()
 
 
 def test_many_threads_end_each_once_and_join_waits_for_the_last():

@@ -1,4 +1,4 @@
-"""The process of suspects: runs one after another, each alone. See quarantine_process.py."""
+"""The process of single jobs: runs one after another, each alone. See isolated_process.py."""
 
 import importlib
 import os
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from dramatiq.errors import ActorNotFound
 from dramatiq.middleware import AsyncIO
@@ -20,11 +20,13 @@ from service.broker.message_checks import payload_version_of
 from service.broker.messages import decode_message
 from service.middleware.answers import pack_error, pack_result
 from service.middleware.context import JobContext, set_current_job
-from service.middleware.quarantine_process import GO, LENGTH_BYTES, READY, UP
+from service.middleware.isolated_limits import MemoryLimit, SoftLimit
+from service.middleware.isolated_process import GO, LENGTH_BYTES, READY, UP, Request
 from service.observe.logs import configure_logs
 from service.settings import get_settings
 
 IDLE_SECONDS = 10.0
+WATCH_SECONDS = 0.1
 #: For what the job has said last.
 NOTES_SECONDS = 2.0
 ENTRY = "service.actors"
@@ -38,20 +40,28 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     _leave_signals_to_the_worker()
-    threading.Thread(target=_end_with, args=(os.getppid(),), name="watchdog", daemon=True).start()
+    limits = _Limits(SoftLimit(), MemoryLimit())
+    threading.Thread(target=_watch, args=(os.getppid(), limits.soft), name="watchdog", daemon=True).start()
     configure_logs(get_settings())
     for middleware in broker.middleware:
         if isinstance(middleware, AsyncIO):
             cast("Any", middleware).before_worker_boot(broker, None)  # the event loop of `async def` actors
     answers.write(UP)
     while request := _next(requests):
-        job = _prepared(request)
+        job = _prepared(request, limits)
         answers.write(READY)
         assert _read(requests, len(GO)) == GO
         answer = job()
         answers.write(len(answer).to_bytes(LENGTH_BYTES, "big"))
         answers.write(answer)
+        if limits.memory.is_spent:
+            break
     os._exit(0)
+
+
+class _Limits(NamedTuple):
+    soft: SoftLimit
+    memory: MemoryLimit
 
 
 def _leave_signals_to_the_worker() -> None:
@@ -71,11 +81,12 @@ def _as_usual() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _end_with(worker: int) -> None:
+def _watch(worker: int, soft_limit: SoftLimit) -> None:
     # Whose worker is dead runs elsewhere in a moment: two at a time would be one too many.
     while os.getppid() == worker:
-        time.sleep(0.2)
-    os._exit(1)
+        time.sleep(WATCH_SECONDS)
+        soft_limit.look()
+    os.killpg(0, signal.SIGKILL)  # itself, and what its job has started
 
 
 def _next(requests: int) -> bytes:
@@ -95,14 +106,14 @@ def _read(requests: int, count: int) -> bytes:
     return bytes(received)
 
 
-def _prepared(request: bytes) -> Callable[[], bytes]:
+def _prepared(data: bytes, limits: _Limits) -> Callable[[], bytes]:
     """Do what comes before the job, and return the job: it returns its packed outcome, and never raises."""
-    module, path, data, attempt, lease, inherited = pickle.loads(request)  # noqa: S301 - the worker wrote it
+    request: Request = pickle.loads(data)  # noqa: S301 - the worker wrote it
     throws: tuple[type[BaseException], ...] = ()
     try:
-        sys.path[:] = path
-        message = decode_message(data)
-        actor = _actor(message.actor_name, module)
+        sys.path[:] = request.path
+        message = decode_message(request.message)
+        actor = _actor(message.actor_name, request.module)
         named: Any = actor.options.get("throws") or ()
         throws = cast("tuple[type[BaseException], ...]", named if isinstance(named, tuple) else (named,))
     except BaseException as error:  # noqa: BLE001 - an actor's module may do anything
@@ -111,12 +122,20 @@ def _prepared(request: bytes) -> Callable[[], bytes]:
 
     def run() -> bytes:
         context = JobContext(
-            message.message_id, actor.actor_name, message.queue_name, attempt, broker, lease, inherited
+            message.message_id,
+            actor.actor_name,
+            message.queue_name,
+            request.lease.attempt,
+            broker,
+            request.lease,
+            request.inherited,
         )
         context.payload_version = payload_version_of(message.options)
         set_current_job(context)
         try:
-            return pack_result(actor(*message.args, **message.kwargs), context.follow_ups.all)
+            with limits.soft.within(request.soft_limit_seconds), limits.memory.within(request.memory_limit_mb):
+                result = actor(*message.args, **message.kwargs)
+            return pack_result(result, context.follow_ups.all)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
             return pack_error(error, throws)
         finally:
