@@ -20,13 +20,25 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
-from service.errors import DeclarationError, Permanent
+from service.errors import AuthenticationFailed, DeclarationError, Declined, Permanent, RetryAfter, Snooze
 from service.middleware.context import JobContext, current_job_or_none
 from service.payload import PayloadContract
 from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
-__all__ = ["Backoff", "Job", "JobContext", "Permanent", "current_job", "get_settings", "job"]
+__all__ = [
+    "AuthenticationFailed",
+    "Backoff",
+    "Declined",
+    "Job",
+    "JobContext",
+    "Permanent",
+    "RetryAfter",
+    "Snooze",
+    "current_job",
+    "get_settings",
+    "job",
+]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,6 +90,8 @@ def job(
     aliases: Sequence[str] = (),
     max_attempts: int | None = None,
     backoff: Backoff | None = None,
+    retry_for: Sequence[type[BaseException]] = (),
+    permanent_for: Sequence[type[BaseException]] = (),
     priority: int = 5,
     max_deliveries: int = 3,
     settle_at_once: bool = False,
@@ -89,6 +103,9 @@ def job(
     aliases: further names that the actor answers to as a job type.
     max_attempts: runs in all, the first one included.
     backoff: how long to wait between attempts.
+    retry_for: errors to try again; then others are final, but for those of connections and time-outs.
+    permanent_for: errors to give up at. Of both, and of what is known of usual errors, the class nearest to the error
+        decides.
     priority: 0 (first) to 9 (last) within the queue.
     max_deliveries: how often a job that kills its worker is started before it is a dead letter. 1 means that it runs in
         a process of its own from the first start on, and never twice.
@@ -114,6 +131,12 @@ def job(
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)
+        options["backoff_factor"] = backoff.factor
+        options["backoff_jitter"] = backoff.jitter
+    if retry_for:
+        options["retry_for"] = tuple(retry_for)
+    if permanent_for:
+        options["permanent_for"] = tuple(permanent_for)
 
     def declare(fn: Callable[..., Any], /) -> Job[..., Any]:
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):

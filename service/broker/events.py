@@ -1,11 +1,13 @@
 """What the entries of the event stream mean: written by the scripts and by settlements, read by the projector.
 
-An entry has the fields `kind` (sent, started, settled), `at` (ms, the server's time), for started `worker`, and then
-one field for each job: its entry in the queue, with
+An entry has the fields `kind` (sent, started, settled, replayed), `at` (ms, the server's time), for started `worker`,
+and then one field for each job: its entry in the queue, with
 
     sent      DELAY_MS CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR, with - for no delay
     started   - CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR
-    settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text)
+    replayed  as sent: the job was dead, and has a new life
+    settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text);
+              reason of a dead one
 
 The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
 """
@@ -87,4 +89,5 @@ def _from_words(kind: str, value: str, at: str) -> dict[str, str]:
     known = {"created_at": created, "attempt": attempt, "type": actor}
     if kind == "started":
         return {**known, "state": "running", "started_at": at}
-    return {**known, "state": "pending" if delay == "-" else "scheduled", "attempt": "0"}
+    waits = {**known, "state": "pending" if delay == "-" else "scheduled", "attempt": "0"}
+    return {**waits, "replayed": "1"} if kind == "replayed" else waits

@@ -9,7 +9,7 @@ from dramatiq.actor import Actor
 from service.broker.delivery import Delivery, Lease
 from service.broker.message_checks import FORMAT, check_place, format_of
 from service.broker.messages import decode_fields, encode_fields, message_of
-from service.broker.outcome import Failure
+from service.broker.outcome import Failure, Reason
 from service.broker.settlement import Settlement, dead, left_to_others
 from service.errors import UnreadableMessage
 
@@ -40,7 +40,7 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a message, those fetched with it go on
             failure = Failure.of(error)
         logger.error("A message can't be run and is a dead letter: %s", failure.message)
-        self._settle(dead(lease, actor_name, failure))
+        self._settle(dead(lease, actor_name, failure, Reason.INVALID))
         return None
 
     def _read(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
@@ -49,7 +49,7 @@ class Intake:
             what = f"The message has the format {given}, and this release reads up to {FORMAT}"
             if not self._is_left_to_others(lease, actor_name, fields, what):
                 failure = Failure("newer-format", f"{what}: no worker of a newer release took it in time", "")
-                self._settle(dead(lease, actor_name, failure, _without_wait(fields)))
+                self._settle(dead(lease, actor_name, failure, Reason.INVALID, _without_wait(fields)))
             return None
         message = message_of(fields)
         check_place(message, lease.queue, lease.entry)
@@ -66,7 +66,7 @@ class Intake:
             delivery.lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
             if lease.lapses >= delivery.lease.max_deliveries:
                 why = f"Its worker died in each of {lease.lapses} deliveries"
-                self._settle(dead(lease, actor_name, Failure("crashed", why, "")))
+                self._settle(dead(lease, actor_name, Failure("crashed", why, ""), Reason.CRASHED))
                 return None
         return delivery
 

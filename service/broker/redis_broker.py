@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
+from socket import gethostname
 from threading import Lock, local
 from time import monotonic, sleep
 from typing import Any, cast
@@ -32,7 +33,7 @@ from service.broker.holdings import Holdings
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.messages import encode_message
-from service.broker.outcome import Failure
+from service.broker.outcome import Failure, Reason
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
 from service.broker.settlement import Settlement, dead, released, settlement_of, unreceived
@@ -83,7 +84,7 @@ class RedisBroker(Broker):
 
     def _begin(self) -> None:
         """Start with what each process has of its own."""
-        self.worker_id = uuid4().hex
+        self.worker_id = _name_of_this_process()
         self.producer = Producer()
         self._insists = _Insists()
         self.slots = Slots()
@@ -358,7 +359,7 @@ class RedisBroker(Broker):
         try:
             settlement = settlement_of(delivery)
         except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
-            settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error))
+            settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error), Reason.INVALID)
         actor = self._known_actor(delivery.actor_name)
         if actor and actor.options.get("settle_at_once"):
             self.settler.settle_now(settlement)
@@ -510,6 +511,14 @@ class RedisBroker(Broker):
         if may_be_stored is None:
             may_be_stored = _may_have_been_carried_out(error)
         return BrokerUnavailable(f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=may_be_stored)
+
+
+def _name_of_this_process() -> str:
+    """Host, process id and a number: no two processes have the same, and who reads a log can find it."""
+    host = "".join(
+        letter for letter in gethostname()[:64] if (letter.isascii() and letter.isalnum()) or letter in ".-_"
+    )
+    return f"{host}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
 def _may_have_been_carried_out(error: redis.RedisError) -> bool:

@@ -19,17 +19,23 @@ from service.broker.settlement import Settlement
 from service.queues import QUEUES
 from service.settings import MAX_MESSAGE_BYTES
 
+LETTER_KEYS = ("dead", "dead_messages", "dead_letters", "untold")
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
     "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
-        *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages"),
+        *("leases", "deadlines", "lapses", "finals", *LETTER_KEYS, "attempts"),
     ),
     "settle": (
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
-        *("leases", "deadlines", "lapses", "dead", "dead_messages"),
+        *("leases", "deadlines", "lapses", *LETTER_KEYS, "attempts"),
     ),
+    "replay": (
+        *("ready", "delayed", "messages", "events", "finals", "waiters"),
+        *("lapses", *LETTER_KEYS, "attempts"),
+    ),
+    "discard": LETTER_KEYS,
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
@@ -60,6 +66,8 @@ class Fetched:
 
     messages: list[tuple[Lease, str, bytes]]
     soonest_ms: int | None
+    #: How many others were made dead letters instead.
+    died: int = 0
 
 
 class Wire:
@@ -112,9 +120,11 @@ class Wire:
     def fetch(self, queue: str, count: int, *, lease_ms: int, wakeable_ms: int) -> Fetched:
         """Lease up to `count` messages. Where there are fewer, the process can be woken for `wakeable_ms`."""
         arguments: list[Argument] = [count, lease_ms, self._worker_id, wakeable_ms, self._most_bytes]
-        now, soonest, token, packed = self._scripts.call(Call("fetch", self._constants["fetch", queue], arguments))
+        now, soonest, token, packed, died = self._scripts.call(
+            Call("fetch", self._constants["fetch", queue], arguments)
+        )
         messages = list(_leased(queue, packed, started_ms=int(now), token=int(token)))
-        return Fetched(messages, None if int(soonest) < 0 else int(soonest))
+        return Fetched(messages, None if int(soonest) < 0 else int(soonest), died)
 
     def held(self, queue: str) -> list[tuple[Lease, str]]:
         """Return what Redis says that this process holds, with the actors. Looks at all leases of the queue."""
@@ -151,6 +161,19 @@ class Wire:
         call = Call("renew", self._constants["renew", queue], args)
         return [entry.decode() for entry in self._scripts.call(call)]
 
+    def replay(
+        self, queue: str, entry: bytes, died_ms: int, *, request: str, delay_ms: int | None, log: str, data: bytes
+    ) -> int:
+        """Put a dead letter back on its queue. Returns what replay.lua does."""
+        constant = _constant(self._namespace, queue, "replay", Keys(self._namespace, queue).replayed(request))
+        delay = "-" if delay_ms is None else delay_ms
+        return int(self._scripts.call(Call("replay", constant, [entry, died_ms, delay, log, data])))
+
+    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
+        """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
+        arguments: list[Argument] = [part for letter in letters for part in letter]
+        return int(self._scripts.call(Call("discard", self._constants["discard", queue], arguments)))
+
     def close(self) -> None:
         """Give the connections back."""
         self._scripts.close()
@@ -179,7 +202,7 @@ class Wire:
         """Drop everything of a queue but its history."""
         keys = Keys(self._namespace, queue)
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
-        self._client.delete(keys.dead, keys.dead_messages)
+        self._client.delete(keys.dead, keys.dead_messages, keys.dead_letters, keys.untold, keys.attempts)
 
 
 def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:

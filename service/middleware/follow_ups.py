@@ -9,6 +9,8 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Callbacks, Pipelines
 
 from service.broker import RedisBroker
+from service.broker.delivery import Delivery
+from service.broker.outcome import Snoozed
 
 
 class NextSteps(Pipelines):
@@ -30,5 +32,8 @@ class OwnCallbacks(Callbacks):
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
         assert isinstance(broker, RedisBroker)
+        assert isinstance(message, Delivery)
+        if isinstance(message.outcome, Snoozed):
+            return  # it has not failed
         with broker.insisting():
             super().after_process_message(broker, message, result=result, exception=exception)

@@ -19,8 +19,8 @@ from service.broker import broker
 from service.broker.messages import decode_message
 from service.broker.outcome import Failure, readable
 from service.middleware.context import JobContext, set_current_job
+from service.middleware.error_kinds import is_final
 from service.middleware.quarantine_process import GO, LENGTH_BYTES, READY, UP
-from service.middleware.retry_policy import NEVER_RETRIED
 from service.observe.logs import configure_logs
 from service.settings import get_settings
 
@@ -96,23 +96,22 @@ def _read(requests: int, count: int) -> bytes:
 def _prepared(request: bytes) -> Callable[[], bytes]:
     """Do what comes before the job, and return the job: it returns its packed outcome, and never raises."""
     module, path, data, attempt = pickle.loads(request)  # noqa: S301 - the worker wrote it
-    throws: tuple[type[BaseException], ...] = ()
+    options: dict[str, Any] = {}
     try:
         sys.path[:] = path
         message = decode_message(data)
         actor = _actor(message.actor_name, module)
-        named: Any = actor.options.get("throws") or ()
-        throws = cast("tuple[type[BaseException], ...]", named if isinstance(named, tuple) else (named,))
+        options = actor.options
     except BaseException as error:  # noqa: BLE001 - an actor's module may do anything
         failed = error
-        return lambda: _packed_error(failed, throws)
+        return lambda: _packed_error(failed, options)
 
     def run() -> bytes:
         set_current_job(JobContext(message.message_id, actor.actor_name, message.queue_name, attempt))
         try:
             return _packed_result(actor(*message.args, **message.kwargs))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
-            return _packed_error(error, throws)
+            return _packed_error(error, options)
         finally:
             set_current_job(None)
 
@@ -133,12 +132,14 @@ def _packed_result(result: object) -> bytes:
     return _packed((True, result, None)) or pickle.dumps((True, readable(result), None))
 
 
-def _packed_error(error: BaseException, throws: tuple[type[BaseException], ...]) -> bytes:
+def _packed_error(error: BaseException, options: dict[str, Any]) -> bytes:
     failure = Failure.of(error)
     # In place of an error that can't be packed: whether it is final.
-    return _packed((False, error, failure)) or pickle.dumps(
-        (False, isinstance(error, (*NEVER_RETRIED, *throws)), failure)
-    )
+    if packed := _packed((False, error, failure)):
+        return packed
+    throws: Any = options.get("throws") or ()
+    final = isinstance(error, throws) or is_final(error, options.get("retry_for", ()), options.get("permanent_for", ()))
+    return pickle.dumps((False, final, failure))
 
 
 def _packed(answer: tuple[bool, Any, Any]) -> bytes | None:

@@ -4,8 +4,10 @@ scheduled ──► pending, running, dead
 pending   ──► running, dead
 running   ──► scheduled, pending, running, retrying, succeeded, dead
 retrying  ──► running, dead
+dead      ──► pending, scheduled
 succeeded     final
-dead          final
+
+A job is at its end in dead too: it leaves that state only when an operator replays it.
 """
 
 from enum import StrEnum
@@ -33,7 +35,8 @@ class Status(StrEnum):
 
 
 #: Each state, and where a job may go from it. A running job may run again, since its worker may have died; and may be
-#: pending or scheduled again, since its worker may have given it back or left it to others for a while.
+#: pending or scheduled again, since its worker may have given it back or left it to others for a while. A dead job is
+#: that again when it is replayed.
 TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
     {
         State.SCHEDULED: frozenset({State.PENDING, State.RUNNING, State.DEAD}),
@@ -43,7 +46,7 @@ TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
         ),
         State.RETRYING: frozenset({State.RUNNING, State.DEAD}),
         State.SUCCEEDED: frozenset(),
-        State.DEAD: frozenset(),
+        State.DEAD: frozenset({State.PENDING, State.SCHEDULED}),
     }
 )
 
@@ -60,5 +63,5 @@ STATUS_OF: MappingProxyType[State, Status] = MappingProxyType(
 
 
 def is_final(state: State) -> bool:
-    """Whether a job can leave this state no more."""
-    return not TRANSITIONS[state]
+    """Whether a job has ended. From there only an operator's replay of a dead one leads on."""
+    return state in (State.SUCCEEDED, State.DEAD)

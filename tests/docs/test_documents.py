@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.cli import COMMANDS
-from service.middleware.retry_policy import JITTER
-from service.queues import QUEUES
+from service.queues import QUEUES, Backoff
 from service.settings import Settings, variable_of
 from service.state.states import STATUS_OF, TRANSITIONS, State
 
@@ -112,5 +111,5 @@ print(count_words.message("a b").args)
 
 
 def test_the_jitter_is_as_documented() -> None:
-    assert JITTER == 0.1
+    assert Backoff().jitter == 0.1
     assert "up to a tenth is added at random" in (ROOT / "docs/actors.md").read_text()

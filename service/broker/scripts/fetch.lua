@@ -2,16 +2,17 @@
 -- Return lapsed and due messages to ready, then lease up to n.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
---       11 dead  12 dead messages
+--       11 dead  12 dead messages  13 dead letters  14 untold  15 attempts
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker
 --       6 ms for which a worker that gets fewer can be woken, or 0  7 bytes of the longest message that is handed out
--- Returns {now, ms until it is worth asking again, or -1, first token, messages}. The ms are 0 where all n were there, else
+-- Returns {now, ms until it is worth asking again, or -1, first token, messages, dead letters made}. The ms are 0 where all n were there, else
 --         those until something comes due or lapses. For each message, the tokens rising: `LENGTH LAPSES ENTRY SCORE
 --         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BYTES = 33554432 -- of messages in one reply, but for the last piece
 local PIECE = 16 -- messages that are read at a time
+local LAPSE = '{"type":"crashed","message":"Its worker died, or was not heard of for a lease"}'
 local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
 
 local now = now_ms()
@@ -33,17 +34,21 @@ local function back_to_ready(entries)
     return #ready / 2
 end
 
+local LETTERS = { KEYS[11], KEYS[12], KEYS[13], KEYS[14] }
+local made = 0
+
 -- What no worker is to get becomes a dead letter, with its final event, which `events` takes as well.
-local function bury(events, entry, stored, kind, why)
+local function bury(events, entry, stored, kind, why, log)
     local created, attempt, _, actor = header_of(stored)
     local event = cjson.encode({
-        state = "dead", type = actor or kind, attempt = attempt or "1", created_at = created or text(now),
+        state = "dead", reason = kind == "crashed" and kind or "invalid", type = actor or kind, attempt = attempt or "1", created_at = created or text(now),
         error = cjson.encode({ type = kind, traceback = "", message = why }),
     })
-    redis.call("ZADD", KEYS[11], text(now), entry)
-    redis.call("HSET", KEYS[12], entry, body_of(stored))
+    keep_letter(LETTERS, entry, stored, event, log or redis.call("HGET", KEYS[15], entry), now)
     redis.call("HDEL", KEYS[3], entry)
     redis.call("HDEL", KEYS[9], entry)
+    redis.call("HDEL", KEYS[15], entry)
+    made = made + 1
     redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
     events[#events + 1] = entry
     events[#events + 1] = event
@@ -54,9 +59,11 @@ end
 local function without_the_crashed(entries, leases)
     local stored = redis.call("HMGET", KEYS[3], unpack(entries))
     local counts = redis.call("HMGET", KEYS[9], unpack(entries))
-    local alive, events = {}, { "kind", "settled", "at", text(now) }
+    local logs = redis.call("HMGET", KEYS[15], unpack(entries))
+    local alive, logged, events = {}, {}, { "kind", "settled", "at", text(now) }
     for i, entry in ipairs(entries) do
         if stored[i] then
+            local log = with_line(logs[i], attempt_line(stored[i], leases[i], now, LAPSE))
             local _, _, most = header_of(stored[i])
             local lapses = tonumber(counts[i] or 0)
             if (lapses == 0 and most ~= "1") or string.find(leases[i] or "", " begun$") then
@@ -64,11 +71,14 @@ local function without_the_crashed(entries, leases)
             end
             if not most or lapses < tonumber(most) then
                 alive[#alive + 1] = entry
+                logged[#logged + 1] = entry
+                logged[#logged + 1] = log
             else
-                bury(events, entry, stored[i], "crashed", "Its worker died in each of " .. lapses .. " deliveries")
+                bury(events, entry, stored[i], "crashed", "Its worker died in each of " .. lapses .. " deliveries", log)
             end
         end
     end
+    call_many("HSET", KEYS[15], logged)
     if #events > 4 then
         redis.call("XADD", KEYS[4], "*", unpack(events))
     end
@@ -177,6 +187,7 @@ if is_more then
     soonest = 0
 end
 reply[2] = text(soonest)
+reply[5] = made
 if soonest == 0 or ARGV[6] == "0" then
     wake_for_due(KEYS[6], namespace, queue, KEYS[2], now)
 else
