@@ -36,10 +36,12 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("lapses", *LETTER_KEYS, "attempts"),
     ),
     "discard": LETTER_KEYS,
+    "forget": ("finals",),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
 MOST_PRODUCERS = 1000
+MOST_FORGOTTEN = 1000
 
 
 class Row(NamedTuple):
@@ -173,6 +175,12 @@ class Wire:
         """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
         arguments: list[Argument] = [part for letter in letters for part in letter]
         return int(self._scripts.call(Call("discard", self._constants["discard", queue], arguments)))
+
+    def forget(self, queue: str, ended: Sequence[tuple[str, int]]) -> None:
+        """Drop final events, each with the ms of its time: they are stored elsewhere."""
+        for start in range(0, len(ended), MOST_FORGOTTEN):
+            arguments: list[Argument] = [part for each in ended[start : start + MOST_FORGOTTEN] for part in each]
+            self._scripts.call(Call("forget", self._constants["forget", queue], arguments))
 
     def close(self) -> None:
         """Give the connections back."""

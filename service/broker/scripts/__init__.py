@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-NAMES = ("enqueue", "fetch", "begin", "renew", "settle", "replay", "discard")
+NAMES = ("enqueue", "fetch", "begin", "renew", "settle", "replay", "discard", "forget")
 
 _FOLDER = Path(__file__).parent
 
