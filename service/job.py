@@ -92,6 +92,7 @@ def job(
     backoff: Backoff | None = None,
     retry_for: Sequence[type[BaseException]] = (),
     permanent_for: Sequence[type[BaseException]] = (),
+    on_dead: str | Actor[..., Any] | None = None,
     priority: int = 5,
     max_deliveries: int = 3,
     settle_at_once: bool = False,
@@ -106,6 +107,7 @@ def job(
     retry_for: errors to try again; then others are final, but for those of connections and time-outs.
     permanent_for: errors to give up at. Of both, and of what is known of usual errors, the class nearest to the error
         decides.
+    on_dead: an actor, or its name, that is called once when the job is a dead letter, whatever it died of.
     priority: 0 (first) to 9 (last) within the queue.
     max_deliveries: how often a job that kills its worker is started before it is a dead letter. 1 means that it runs in
         a process of its own from the first start on, and never twice.
@@ -133,10 +135,10 @@ def job(
         options["max_backoff"] = int(backoff.cap_seconds * 1000)
         options["backoff_factor"] = backoff.factor
         options["backoff_jitter"] = backoff.jitter
-    if retry_for:
-        options["retry_for"] = tuple(retry_for)
-    if permanent_for:
-        options["permanent_for"] = tuple(permanent_for)
+    options |= {key: value for key, value in (("retry_for", retry_for), ("permanent_for", permanent_for)) if value}
+
+    if on_dead is not None:
+        options["on_dead"] = on_dead if isinstance(on_dead, str) else on_dead.actor_name
 
     def declare(fn: Callable[..., Any], /) -> Job[..., Any]:
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):

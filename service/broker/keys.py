@@ -60,7 +60,7 @@ class Keys:
 
     @property
     def untold(self) -> str:
-        """Sorted set: `died_ms entry` of deaths whose callback and log line are still to come."""
+        """Sorted set: `died_ms entry` of deaths that are still to be told of, by the time from which anybody may."""
         return self._key("untold")
 
     @property

@@ -33,6 +33,7 @@ from service.broker.holdings import Holdings
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.messages import encode_message
+from service.broker.obituaries import Obituaries
 from service.broker.outcome import Failure, Reason
 from service.broker.producer import Producer
 from service.broker.renewal import Renewal
@@ -60,7 +61,7 @@ INSIST_SECONDS = 0.5
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
-OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "renewal")
+OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "renewal", "obituaries")
 _all: "WeakSet[RedisBroker]" = WeakSet()
 
 
@@ -148,6 +149,10 @@ class RedisBroker(Broker):
     @cached_property
     def renewal(self) -> Renewal:
         return Renewal(self.holdings, self.renew, min(map(self._lease_seconds, QUEUES)) / 3)
+
+    @cached_property
+    def obituaries(self) -> Obituaries:
+        return Obituaries(self)
 
     @property
     def where(self) -> str:
@@ -303,7 +308,7 @@ class RedisBroker(Broker):
         with self._working_lock:
             if not self._working:
                 self._working = True
-                for part in (self.wakeups, self.settler, self.renewal):
+                for part in (self.wakeups, self.settler, self.renewal, self.obituaries):
                     part.start()
 
     def stop(self) -> None:
@@ -312,11 +317,13 @@ class RedisBroker(Broker):
             if self._working:
                 self._working = False
                 self.settler.close(CLOSE_SECONDS)
+                self.obituaries.stop(CLOSE_SECONDS)
                 self.renewal.stop()
                 self.wakeups.stop()
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
         """Return a consumer. The table of queues bounds what it holds, whatever `prefetch` says."""
+        self.obituaries.serve(queue_name)
         self.start()  # also where no worker of Dramatiq's runs: what a consumer takes is renewed and settled
         return QueueConsumer(self, queue_name, timeout)
 
@@ -335,6 +342,8 @@ class RedisBroker(Broker):
         fetched = self.wire.fetch(queue, count, lease_ms=int(lease_seconds * 1000), wakeable_ms=wakeable_ms)
         if fetched.soonest_ms is not None:
             poll_seconds = min(poll_seconds, fetched.soonest_ms / 1000)
+        if fetched.died:
+            self.obituaries.wake()
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
         opened = [self.intake.open(*message) for message in fetched.messages]
         deliveries = [delivery for delivery in opened if delivery]
@@ -411,6 +420,8 @@ class RedisBroker(Broker):
                 self._maybe_settled.update(leases)
             raise
         self.holdings[queue].remove(leases)
+        if any(settlement.outcome == "dead" for settlement in batch):
+            self.obituaries.wake()
         repeated = {lease.entry for lease in leases if lease in self._maybe_settled}
         self._maybe_settled.difference_update(leases)
         for entry in refused:

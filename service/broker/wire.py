@@ -37,6 +37,7 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     ),
     "discard": LETTER_KEYS,
     "forget": ("finals",),
+    "claim": ("untold",),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
@@ -175,6 +176,10 @@ class Wire:
         """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
         arguments: list[Argument] = [part for letter in letters for part in letter]
         return int(self._scripts.call(Call("discard", self._constants["discard", queue], arguments)))
+
+    def claim(self, queue: str, count: int, *, for_ms: int) -> list[bytes]:
+        """Take up to `count` deaths, `died_ms entry`, that nobody else is to tell of for a while."""
+        return list(self._scripts.call(Call("claim", self._constants["claim", queue], [count, for_ms])))
 
     def forget(self, queue: str, ended: Sequence[tuple[str, int]]) -> None:
         """Drop final events, each with the ms of its time: they are stored elsewhere."""

@@ -11,6 +11,7 @@ from dramatiq.middleware import (
 )
 
 from service.middleware.context import CurrentJob
+from service.middleware.deaths import Deaths
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
 from service.middleware.follow_ups import NextSteps, OwnCallbacks
@@ -34,6 +35,7 @@ def chain() -> list[Middleware]:
         ShutdownNotifications(),  # interrupts the job's thread, where its actor asks for that
         OwnCallbacks(),  # after success or death, sends what the author named
         NextSteps(),  # after success, sends the next step with the result
+        Deaths(),  # called by the broker for each dead letter, so its place is of no matter
         EventLoop(),  # the event loop of `async def` actors, one for a process
         Retries(),  # last, so that its verdict is the first on the way up
     ]

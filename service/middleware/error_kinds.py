@@ -1,6 +1,6 @@
 """Which errors are worth another attempt: what the author states, and what is known of usual errors without it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from service.errors import PayloadError, Permanent, RetryAfter, Snooze
 
@@ -54,9 +54,11 @@ def is_final(error: BaseException, retry_for: Iterable[type_of_error], permanent
     return bool(retried)
 
 
-def contradiction(retry_for: Iterable[type_of_error], permanent_for: Iterable[type_of_error]) -> str | None:
+def contradiction(retry_for: Sequence[type_of_error], permanent_for: Sequence[type_of_error]) -> str | None:
     """Return what is wrong with an author's two lists, or None."""
     for name, kinds in (("retry_for", retry_for), ("permanent_for", permanent_for)):
+        if not isinstance(kinds, tuple | list):
+            return f"{name}={kinds!r} must be a tuple of classes"
         for kind in kinds:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return f"{name} holds {kind!r}, which is no class of errors"

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -290,6 +291,36 @@ def test_a_silent_actor_has_the_policy_of_its_queue(broker, queue):
 def test_an_actor_overrides_the_policy(broker):
     options = declare(max_attempts=1, backoff=Backoff(0.5, 2)).options
     assert (options["max_retries"], options["min_backoff"], options["max_backoff"]) == (0, 500, 2000)
+
+
+def test_a_stated_rule_and_lists_of_errors_reach_the_options(broker):
+    rule = Backoff(delay_seconds=60, factor=3, cap_seconds=9000, jitter=0)
+    options = declare(backoff=rule, retry_for=[KeyError], permanent_for=[OSError], on_dead="audit.died").options
+    assert (options["backoff_factor"], options["backoff_jitter"]) == (3, 0)
+    assert (options["retry_for"], options["permanent_for"]) == ([KeyError], [OSError])
+    assert options["on_dead"] == "audit.died"
+    silent = declare(name="orders.leave").options
+    assert (silent["backoff_factor"], silent["backoff_jitter"]) == (2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retry_for": [KeyError], "permanent_for": [KeyError]}, "KeyError is in retry_for and in permanent_for"),
+        ({"retry_for": ["KeyError"]}, "retry_for holds 'KeyError', which is no class of errors"),
+        ({"permanent_for": KeyError}, "must be a tuple of classes"),
+        ({"on_dead": ""}, "on_dead='' must be the name of an actor"),
+        ({"on_dead": "t.itself", "name": "t.itself"}, "on_dead names the actor itself"),
+    ],
+)
+def test_what_can_not_work_after_a_failure_is_refused(broker, options, words):
+    with pytest.raises(DeclarationError, match=re.escape(words)):
+        declare(**options)
+
+
+def test_a_callback_may_be_given_as_an_actor(broker):
+    callback = declare(name="audit.died")
+    assert declare(name="orders.pay", on_dead=callback).options["on_dead"] == "audit.died"
 
 
 def test_a_plain_actor_runs_as_it_would_without_us(broker, run):
