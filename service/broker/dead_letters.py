@@ -11,7 +11,7 @@ BrokerUnavailable.
 import heapq
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -89,6 +89,14 @@ class BulkReport:
     skipped: int = 0
     stopped: bool = False
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter[tuple[str, str, str]])
+
+
+class Found(NamedTuple):
+    """What lies among the dead letters of a queue; `letter` is None where nobody can read it."""
+
+    entry: bytes
+    died_ms: int
+    letter: DeadLetter | None
 
 
 class _Place(NamedTuple):
@@ -212,11 +220,21 @@ class DeadLetters:
                     report.skipped += 1
         return report
 
-    def oldest(self, queue: str, count: int) -> list[DeadLetter]:
-        """Return the letters of a queue that died first. Those that can't be read are left out."""
+    def oldest(self, queue: str, count: int) -> tuple[list[Found], int, int]:
+        """Return up to `count` letters of a queue that died first, the number of all, and the server's time in ms."""
+        key = Keys(self._broker.namespace, queue).dead
         with self._reaching():
-            entries = self._broker.client.zrange(Keys(self._broker.namespace, queue).dead, 0, count - 1)
-            return [letter for letter in self._read(queue, entries) if letter]
+            places = self._broker.client.zrange(key, 0, count - 1, withscores=True)
+            if not places:
+                return [], 0, 0
+            letters = self._read(queue, [entry for entry, _ in places])
+            found = [Found(entry, int(died), one) for (entry, died), one in zip(places, letters, strict=True)]
+            return found, self._broker.client.zcard(key), self._now_ms()
+
+    def discard(self, queue: str, found: Sequence[Found]) -> int:
+        """Remove letters for good, and return how many of them were still there."""
+        with self._reaching():
+            return self._broker.wire.discard(queue, [(one.entry, one.died_ms) for one in found])
 
     def _done_before(self, request: str) -> int:
         return sum(self._broker.client.scard(Keys(self._broker.namespace, queue).replayed(request)) for queue in QUEUES)

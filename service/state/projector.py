@@ -25,6 +25,7 @@ from service.observe.probe import Probe
 from service.queues import QUEUES
 from service.settings import Settings
 from service.state.database import engine_for, reaching
+from service.state.retention import Retention
 from service.state.snapshot import Snapshot
 from service.state.states import STATUS_OF, State, is_final
 from service.state.tables import jobs
@@ -49,9 +50,10 @@ class Entry:
 class Projector:
     """Moves events from Redis to the table of jobs."""
 
-    def __init__(self, broker: RedisBroker, engine: Engine) -> None:
+    def __init__(self, broker: RedisBroker, engine: Engine, retention: Retention | None = None) -> None:
         self._broker = broker
         self._engine = engine
+        self._retention = retention
         self._streams = {Keys(broker.namespace, queue).events: queue for queue in QUEUES}
         self._lock = zlib.crc32(f"{broker.namespace}:projector".encode())
         self.is_ready = False
@@ -98,6 +100,8 @@ class Projector:
         try:
             while not stop.is_set():
                 self.project_batch(connection, IDLE_BLOCK_MS)
+                if self._retention:
+                    self._retention.step_if_due()
             while self.project_batch(connection):  # what came in while the last workers drained
                 pass
         finally:
@@ -136,7 +140,8 @@ def run_projector(settings: Settings, stop: Event) -> None:
     from service.broker import broker
 
     settings.require_redis_url()
-    projector = Projector(broker, engine_for(settings.require_database_url()))
+    engine = engine_for(settings.require_database_url())
+    projector = Projector(broker, engine, Retention(broker, settings))
     probe = Probe(settings.worker_host, settings.worker_port, lambda: projector.is_ready)
     probe.start()
     projector.run(stop)

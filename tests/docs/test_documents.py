@@ -80,7 +80,7 @@ def test_every_state_is_documented_as_it_is() -> None:
 def test_every_command_that_is_named_exists() -> None:
     known = {command.name for command in COMMANDS}
     for document in DOCUMENTS:
-        for name in re.findall(r"`callboard ([a-z]+)", document.read_text()):
+        for name in re.findall(r"`callboard ([a-z-]+)", document.read_text()):
             assert name in known, f"{document.name}: callboard {name}"
 
 
