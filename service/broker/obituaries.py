@@ -20,8 +20,8 @@ from service.errors import BrokerUnavailable
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
 
-#: How often to look for what others have left untold.
-LOOK_SECONDS = 15.0
+#: How often to look for what others have left untold. An idle worker is told of it by its fetch, and does not wait.
+LOOK_SECONDS = 300.0
 CLAIM_SECONDS = 15.0
 CHUNK = 20
 

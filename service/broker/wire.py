@@ -69,7 +69,7 @@ class Fetched:
 
     messages: list[tuple[Lease, str, bytes]]
     soonest_ms: int | None
-    #: How many others were made dead letters instead.
+    #: Deaths to tell of: of what was made a dead letter instead, and maybe of what another worker has left.
     died: int = 0
 
 

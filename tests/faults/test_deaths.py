@@ -112,6 +112,18 @@ def test_a_death_that_nobody_was_told_of_is_told_by_the_next_worker(service: Ser
     assert told(service) == [f"{message.message_id}-failed-1"]
 
 
+def test_an_idle_worker_tells_what_another_has_left(service: Service, broker: RedisBroker) -> None:
+    service.start_worker("worker", **{**ACTORS, "CALLBOARD_LEASE_SECONDS": "3"})
+    message = send(broker, "dead.die", "error")
+    eventually(lambda: untold(broker) == 0 and len(told(service)) == 1)
+    letter = DeadLetters(broker).get(message.message_id)
+    assert letter is not None
+    left = {f"{letter.died_ms} {message.message_id}": time.time() * 1000 + 500}
+    broker.client.zadd(Keys(broker.namespace, "default").untold, left)
+    eventually(lambda: untold(broker) == 0, 10)
+    assert len(told(service)) == 1, "under the id that was taken before"
+
+
 def test_a_replay_survives_the_kill_of_the_worker_and_runs_to_its_end(service: Service, broker: RedisBroker) -> None:
     letters = DeadLetters(broker)
     worker = service.start_worker("first", **ACTORS)

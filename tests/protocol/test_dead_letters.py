@@ -44,6 +44,7 @@ def die(
     message: Message = Message(queue_name=queue, actor_name="t.act", args=(), kwargs=payload, options={})
     broker.send(message)
     settle_next(broker, queue, Dead(failure, reason))
+    time.sleep(0.002)  # no two in one millisecond
     return message
 
 
@@ -266,10 +267,7 @@ def _delivery(message: Message, lease: Any) -> Any:
 
 
 def test_pages_go_over_all_queues_by_the_time_of_death(broker: RedisBroker, letters: DeadLetters) -> None:
-    messages: list[Message] = []
-    for queue in ("email", "ai", "email", "media", "ai", "email", "ai"):
-        messages.append(die(broker, queue))
-        time.sleep(0.002)  # no two in one millisecond
+    messages = [die(broker, queue) for queue in ("email", "ai", "email", "media", "ai", "email", "ai")]
     seen: list[str] = []
     cursor = None
     while True:

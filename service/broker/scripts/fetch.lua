@@ -5,7 +5,7 @@
 --       11 dead  12 dead messages  13 dead letters  14 untold  15 attempts
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker
 --       6 ms for which a worker that gets fewer can be woken, or 0  7 bytes of the longest message that is handed out
--- Returns {now, ms until it is worth asking again, or -1, first token, messages, dead letters made}. The ms are 0 where all n were there, else
+-- Returns {now, ms until it is worth asking again, or -1, first token, messages, deaths to tell of}. The ms are 0 where all n were there, else
 --         those until something comes due or lapses. For each message, the tokens rising: `LENGTH LAPSES ENTRY SCORE
 --         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\n`, then LENGTH bytes as encoded.
 -- Complexity: O((n + 2 * BOUND) log N).
@@ -194,6 +194,10 @@ else
     -- Nothing more is ready, and this worker has room: it can be woken, with no further call to say so. By the time at
     -- which it asks by itself: who sleeps longest is woken first.
     local asleep = tonumber(ARGV[6])
+    local untold = redis.call("ZRANGE", KEYS[14], 0, 0, "WITHSCORES")
+    if untold[2] and tonumber(untold[2]) <= now then
+        reply[5] = made + 1 -- who made it may have died before it told
+    end
     redis.call("ZREMRANGEBYSCORE", KEYS[6], "-inf", text(now - FORGET_MS))
     redis.call("ZADD", KEYS[6], text(now + (soonest < 0 and asleep or math.min(soonest, asleep))), worker)
 end
