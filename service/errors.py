@@ -151,7 +151,7 @@ class RetryAfter(JobError):
     code = "retry-after"
 
     def __init__(self, seconds: float, message: str = "") -> None:
-        self.retry_after = seconds
+        self.retry_after = _seconds(seconds)
         super().__init__(seconds, message)
 
     def __str__(self) -> str:
@@ -164,11 +164,17 @@ class Snooze(JobError):
     code = "snooze"
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self.seconds = _seconds(seconds)
         super().__init__(seconds)
 
     def __str__(self) -> str:
         return f"to be run in {self.seconds} s"
+
+
+def _seconds(given: object) -> float:
+    if not isinstance(given, int | float):
+        raise TypeError(f"seconds={given!r} must be a number")
+    return given
 
 
 PROBLEMS_LISTED = 20

@@ -288,3 +288,9 @@ def test_what_asks_for_a_time_says_so_in_words():
     assert str(Snooze(5)) == "to be run in 5 s"
     assert pickle.loads(pickle.dumps(RetryAfter(5, "slow down"))).retry_after == 5
     assert pickle.loads(pickle.dumps(Snooze(5))).seconds == 5
+
+
+@pytest.mark.parametrize("kind", [RetryAfter, Snooze])
+def test_a_time_that_is_no_number_is_told_where_it_is_written(kind):
+    with pytest.raises(TypeError, match="seconds='5' must be a number"):
+        kind("5")
