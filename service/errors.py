@@ -18,7 +18,11 @@
     ├── Expired                  a job has waited for longer than its `expires`
     ├── NoteError                what a job says of itself has no JSON form, or is too long
     └── JobError                 what an actor raises to say how its failure is to be treated
-        └── Permanent            do not retry
+        ├── Permanent            do not retry
+        │   ├── AuthenticationFailed   the other side does not know us
+        │   └── Declined         the other side knows us and says no
+        ├── RetryAfter           retry, and not before so many seconds
+        └── Snooze               run later, with no attempt counted
 
 Each class carries `code` (stable, for logs and clients), `status` (HTTP) and `retryable` (may the caller try again
 unchanged).
@@ -190,6 +194,50 @@ class Permanent(JobError):
     """The job can never succeed: it fails now, whatever attempts are left."""
 
     code = "permanent"
+
+
+class AuthenticationFailed(Permanent):
+    """The other side does not take our key, password or certificate: no repetition changes that."""
+
+    code = "authentication-failed"
+
+
+class Declined(Permanent):
+    """The other side has understood and says no, as a bank of a card."""
+
+    code = "declined"
+
+
+class RetryAfter(JobError):
+    """The attempt failed, and the next is to start `seconds` from now, as the other side has asked."""
+
+    code = "retry-after"
+
+    def __init__(self, seconds: float, message: str = "") -> None:
+        self.retry_after = _seconds(seconds)
+        super().__init__(seconds, message)
+
+    def __str__(self) -> str:
+        return self.args[1] or f"to be tried again after {self.retry_after} s"
+
+
+class Snooze(JobError):
+    """Not now: the job is to run `seconds` from now, and this run is no attempt."""
+
+    code = "snooze"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = _seconds(seconds)
+        super().__init__(seconds)
+
+    def __str__(self) -> str:
+        return f"to be run in {self.seconds} s"
+
+
+def _seconds(given: object) -> float:
+    if not isinstance(given, int | float):
+        raise TypeError(f"seconds={given!r} must be a number")
+    return given
 
 
 PROBLEMS_LISTED = 20

@@ -24,7 +24,17 @@ from service.broker.message_checks import INHERITED, MOST_CHARACTERS
 from service.broker.once import FIRST_RESULT, check_key
 from service.broker.outgoing import collect, send_at_once
 from service.durations import seconds_of
-from service.errors import DeclarationError, JobExists, PayloadError, Permanent, SoftTimeLimit
+from service.errors import (
+    AuthenticationFailed,
+    DeclarationError,
+    Declined,
+    JobExists,
+    PayloadError,
+    Permanent,
+    RetryAfter,
+    Snooze,
+    SoftTimeLimit,
+)
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
 from service.middleware.unique import Unique
@@ -33,12 +43,16 @@ from service.queues import Backoff, policy_of
 from service.settings import get_settings
 
 __all__ = [
+    "AuthenticationFailed",
     "Backoff",
+    "Declined",
     "Job",
     "JobContext",
     "JobExists",
     "Permanent",
     "Personal",
+    "RetryAfter",
+    "Snooze",
     "SoftTimeLimit",
     "Unique",
     "current_job",
@@ -144,6 +158,9 @@ def job(
     aliases: Sequence[str] = (),
     max_attempts: int | None = None,
     backoff: Backoff | None = None,
+    retry_for: Sequence[type[BaseException]] = (),
+    permanent_for: Sequence[type[BaseException]] = (),
+    on_dead: str | Actor[..., Any] | None = None,
     priority: int = 5,
     max_deliveries: int = 3,
     settle_at_once: bool = False,
@@ -168,6 +185,10 @@ def job(
     aliases: further names that the actor answers to as a job type.
     max_attempts: runs in all, the first one included.
     backoff: how long to wait between attempts.
+    retry_for: errors to try again; then others are final, but for those of connections and time-outs.
+    permanent_for: errors to give up at. Of both, and of what is known of usual errors, the class nearest to the error
+        decides.
+    on_dead: an actor, or its name, that is called once when the job is a dead letter, whatever it died of.
     priority: 0 (first) to 9 (last) within the queue.
     max_deliveries: how often a job that kills its worker is started before it is a dead letter. 1 means that it runs in
         a process of its own from the first start on, and never twice.
@@ -221,6 +242,12 @@ def job(
     if backoff is not None:
         options["min_backoff"] = int(backoff.delay_seconds * 1000)
         options["max_backoff"] = int(backoff.cap_seconds * 1000)
+        options["backoff_factor"] = backoff.factor
+        options["backoff_jitter"] = backoff.jitter
+    options |= {key: value for key, value in (("retry_for", retry_for), ("permanent_for", permanent_for)) if value}
+
+    if on_dead is not None:
+        options["on_dead"] = on_dead if isinstance(on_dead, str) else on_dead.actor_name
 
     def declare(fn: Callable[..., Any], /) -> Job[..., Any]:
         if isgeneratorfunction(fn) or isasyncgenfunction(fn):

@@ -12,12 +12,22 @@ from service.errors import DeclarationError
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next attempt: `delay_seconds`, then doubled each time, up to `cap_seconds`."""
+    """How long to wait before the next attempt: `delay_seconds * factor ** retries so far`, up to `cap_seconds`.
+
+    Up to the part `jitter` of it is added at random, within the cap, so that jobs that failed together do not come back
+    together. With `jitter=0` the rule is kept to the millisecond. Raises DeclarationError for what can't be.
+    """
 
     delay_seconds: float = 60.0
     cap_seconds: float = 3600.0
+    factor: float = 2.0
+    jitter: float = 0.1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.factor <= MOST_FACTOR:
+            raise DeclarationError(f"Backoff(factor={self.factor}): 1 <= factor <= {MOST_FACTOR} must hold")
+        if not 0 <= self.jitter <= 1:
+            raise DeclarationError(f"Backoff(jitter={self.jitter}): 0 <= jitter <= 1 must hold")
         if not 0 <= self.delay_seconds <= self.cap_seconds <= MAX_DELAY_SECONDS:
             raise DeclarationError(
                 f"Backoff(delay_seconds={self.delay_seconds}, cap_seconds={self.cap_seconds}): "
@@ -25,6 +35,7 @@ class Backoff:
             )
 
 
+MOST_FACTOR = 1000
 #: Seven days: the longest that Dramatiq lets a message wait.
 MAX_DELAY_SECONDS = 7 * 24 * 3600
 

@@ -94,6 +94,27 @@ class Settings(BaseSettings):
         ge=1024,
         le=64 * 1024 * 1024,
     )
+    dead_letter_days: float = _setting(
+        30.0,
+        "CALLBOARD_DEAD_LETTER_DAYS",
+        "How long a dead letter is kept. The projector removes older ones.",
+        "90",
+        gt=0,
+        le=36_500,
+    )
+    dead_letters_most: int = _setting(
+        100_000,
+        "CALLBOARD_DEAD_LETTERS_MOST",
+        "How many dead letters of each queue are kept. Of more, the projector removes the oldest.",
+        "100000",
+        ge=1,
+    )
+    dead_letter_archive: Path | None = _setting(
+        None,
+        "CALLBOARD_DEAD_LETTER_ARCHIVE",
+        "A folder: what age or count removes is first appended to a file of the day there, one JSON object a line.",
+        "/var/lib/callboard/dead-letters",
+    )
     redis_check: Literal["warn", "refuse"] = _setting(
         "warn",
         "CALLBOARD_REDIS_CHECK",
@@ -198,7 +219,7 @@ class Settings(BaseSettings):
             raise ValueError("must be one bare e-mail address")
         return value
 
-    @field_validator("mail_templates")
+    @field_validator("mail_templates", "dead_letter_archive")
     @classmethod
     def _folder_exists(cls, value: Path | None) -> Path | None:
         if value is not None and not value.is_dir():

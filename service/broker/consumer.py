@@ -11,7 +11,7 @@ import redis
 from dramatiq.broker import Consumer, MessageProxy
 
 from service.broker.delivery import Delivery
-from service.broker.outcome import Dead, Failure, RetryLater
+from service.broker.outcome import Dead, Failure, Reason, RetryLater
 
 if TYPE_CHECKING:
     from service.broker.redis_broker import RedisBroker
@@ -62,7 +62,8 @@ class QueueConsumer(Consumer):
         """Pass on the death of a message."""
         assert isinstance(message, Delivery)
         if not isinstance(message.outcome, Dead):
-            message.outcome = Dead(message.failure() or Failure("Rejected", "The worker rejected the message", ""))
+            failure = message.failure() or Failure("Rejected", "The worker rejected the message", "")
+            message.outcome = Dead(failure, Reason.FAILED if message.is_known else Reason.UNKNOWN_ACTOR)
         self._broker.finish(message)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:

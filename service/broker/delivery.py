@@ -142,6 +142,10 @@ class Delivery(MessageProxy):
         """The message of the next attempt."""
         return copy_message(self._message, options={"retries": self.attempt, "traceback": traceback})
 
+    def copy_unchanged(self) -> Message[Any]:
+        """The message as it is, to be stored for later."""
+        return copy_message(self._message)
+
     def failure(self) -> Failure | None:
         """What the worker says went wrong, where it rejected the message itself, such as for an unknown actor."""
         return Failure.of(self._exception) if self._exception else None

@@ -6,8 +6,9 @@ entry in the queue, with
     sent      DELAY_MS CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR, with - for no delay
     started   - CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR
     waiting   as started: it has met the holder of its idempotency key
-    settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text); skipped,
-              "true" for a duplicate
+    replayed  as sent: the job was dead, and has a new life
+    settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text); reason of a
+              dead one; skipped, "true" for a duplicate
     progress, log   JSON: see note.lua. They change no state.
 
 After ACTOR there may be a tab and an idempotency key.
@@ -98,4 +99,5 @@ def _from_words(kind: str, value: str, at: str) -> dict[str, str]:
         return {**known, "state": "running", "started_at": at}
     if kind == "waiting":
         return {**known, "state": "waiting", "attempt": str(int(attempt) - 1)}
-    return {**known, "state": "pending" if delay == "-" else "scheduled", "attempt": "0"}
+    waits = {**known, "state": "pending" if delay == "-" else "scheduled", "attempt": "0"}
+    return {**waits, "replayed": "1"} if kind == "replayed" else waits

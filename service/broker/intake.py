@@ -11,7 +11,7 @@ from service.broker.delivery import Delivery, Lease
 from service.broker.message_checks import FORMAT, check_place, format_of, payload_version_of
 from service.broker.messages import decode_fields, encode_fields, message_of
 from service.broker.once import duplicate
-from service.broker.outcome import Failure
+from service.broker.outcome import Failure, Reason
 from service.broker.settlement import Settlement, dead, left_to_others
 from service.errors import UnreadableMessage
 from service.payload import ONLY_THE_FIRST, PayloadVersions
@@ -47,7 +47,7 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with a message, those fetched with it go on
             failure = Failure.of(error)
         logger.error("A message can't be run and is a dead letter: %s", failure.message)
-        self._settle(dead(lease, actor_name, failure))
+        self._settle(dead(lease, actor_name, failure, Reason.INVALID))
         return None
 
     def _read(self, lease: Lease, actor_name: str, data: bytes) -> Delivery | None:
@@ -76,14 +76,14 @@ class Intake:
             delivery.lease = lease._replace(max_deliveries=actor.options["max_deliveries"])
             if lease.lapses >= delivery.lease.max_deliveries:
                 why = f"Its worker died in each of {lease.lapses} deliveries"
-                self._settle(dead(lease, actor_name, Failure("crashed", why, "")))
+                self._settle(dead(lease, actor_name, Failure("crashed", why, ""), Reason.CRASHED))
                 return None
         return delivery
 
     def _leave_or_bury(self, lease: Lease, actor_name: str, fields: dict[str, Any], what: str) -> None:
         if not self._is_left_to_others(lease, actor_name, fields, what):
             failure = Failure("newer-format", f"{what}: no worker of another release took it in time", "")
-            self._settle(dead(lease, actor_name, failure, _without_wait(fields)))
+            self._settle(dead(lease, actor_name, failure, Reason.INVALID, _without_wait(fields)))
 
     def _is_left_to_others(self, lease: Lease, actor_name: str, fields: dict[str, Any], what: str) -> bool:
         # In a rolling deployment a worker of the next release can run it: it gets its chance first.

@@ -70,8 +70,27 @@ class Keys:
 
     @property
     def dead_messages(self) -> str:
-        """Hash: dead letter to its record, JSON."""
+        """Hash: dead letter to its message, header and all, as it was stored."""
         return self._key("dead-messages")
+
+    @property
+    def dead_letters(self) -> str:
+        """Hash: dead letter to its record: a line of JSON with time and event of the death, then the attempts' log."""
+        return self._key("dead-letters")
+
+    @property
+    def untold(self) -> str:
+        """Sorted set: `died_ms entry` of deaths that are still to be told of, by the time from which anybody may."""
+        return self._key("untold")
+
+    @property
+    def attempts(self) -> str:
+        """Hash: entry to the log of its attempts, a line of JSON each, from the first failure until it has ended."""
+        return self._key("attempts")
+
+    def replayed(self, request: str) -> str:
+        """Set with an expiry: the dead letters that this request of an operator has replayed."""
+        return self._key(f"replayed:{request}")
 
     @property
     def finals(self) -> str:

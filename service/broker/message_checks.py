@@ -44,6 +44,7 @@ _NUMBERS = {
     "max_backoff": 0,
     "retries": 0,
     "unknown_for_ms": 0,
+    "replayed_ms": 0,
     "priority": -_MOST,
     "delay": -_MOST,
 }

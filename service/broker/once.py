@@ -9,8 +9,8 @@ from typing import Any
 
 from service.broker import events
 from service.broker.delivery import Lease
-from service.broker.outcome import succeeded
-from service.broker.settlement import Settlement
+from service.broker.outcome import Failure, Reason, succeeded
+from service.broker.settlement import Settlement, dead
 from service.errors import PayloadError
 
 MOST_CHARACTERS = 512
@@ -49,8 +49,9 @@ def duplicate(lease: Lease, actor: str, record: bytes, options: Mapping[str, Any
     word, _, _, event = record.decode(errors="replace").split(" ", 3)
     first: dict[str, str] = json.loads(event)
     if word == "failed":
-        dead = events.settled(lease, "dead", actor, error=first["error"], skipped="true")
-        return Settlement(lease, "dead", dead, b"")
+        reason = Reason(first.get("reason", Reason.FAILED))
+        event = events.settled(lease, "dead", actor, reason=reason, error=first["error"], skipped="true")
+        return dead(lease, actor, Failure(**json.loads(first["error"])), reason)._replace(event=event)
     answer = options.get("duplicate_result", FIRST_RESULT)
     result = first["result"] if answer is FIRST_RESULT else succeeded(answer).result
     return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result, skipped="true"))

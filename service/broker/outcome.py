@@ -3,6 +3,7 @@
 import json
 import traceback
 from dataclasses import dataclass
+from enum import StrEnum
 from inspect import isgenerator
 from typing import Any
 
@@ -17,6 +18,20 @@ MAX_RESULT_BYTES = 256 * 1024
 MAX_TYPE_CHARACTERS = 1024
 MAX_MESSAGE_CHARACTERS = 16 * 1024
 MAX_TRACEBACK_CHARACTERS = 64 * 1024
+#: In the log of a job's attempts.
+BRIEF_CHARACTERS = 500
+
+
+class Reason(StrEnum):
+    """Why a job is a dead letter."""
+
+    FAILED = "failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed-out"
+    EXPIRED = "expired"
+    UNKNOWN_ACTOR = "unknown-actor"
+    INVALID = "invalid"
+    CANCELLED = "cancelled-by-operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,10 @@ class Failure:
         """Return the JSON object that events carry."""
         return json.dumps({"type": self.type, "message": self.message, "traceback": self.traceback})
 
+    def brief(self) -> str:
+        """Return the JSON object that the log of attempts carries."""
+        return json.dumps({"type": self.type[:BRIEF_CHARACTERS], "message": self.message[:BRIEF_CHARACTERS]})
+
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
@@ -53,9 +72,10 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The actor failed and no attempt is left, or none is allowed."""
+    """The job ends as a dead letter: no attempt is left, or none is allowed."""
 
     failure: Failure
+    reason: Reason = Reason.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +88,21 @@ class RetryLater:
 
 
 @dataclass(frozen=True, slots=True)
+class Snoozed:
+    """The actor asks to run later, with no attempt counted: `message` waits for `delay_ms`."""
+
+    message: Message[Any]
+    delay_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Crashed:
     """The process of its own in which a suspect ran has died: no attempt is counted, but a delivery."""
 
     failure: Failure
 
 
-Outcome = Succeeded | Dead | RetryLater | Crashed
+Outcome = Succeeded | Dead | RetryLater | Snoozed | Crashed
 
 
 #: Of actors that return nothing: most of them.

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
+from socket import gethostname
 from threading import Lock
 from time import monotonic, sleep
 from typing import Any, cast
@@ -31,8 +32,9 @@ from service.broker.holdings import Holdings
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.notes import Note, Notes
+from service.broker.obituaries import Obituaries
 from service.broker.once import remembered
-from service.broker.outcome import Failure
+from service.broker.outcome import Failure, Reason
 from service.broker.outgoing import FollowUp, collecting
 from service.broker.producer import Producer
 from service.broker.relay import ONCE_WITHIN_SECONDS, Relay
@@ -58,7 +60,7 @@ MAX_CONNECTIONS = 2**31 - 1
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
-OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal")
+OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal", "obituaries")
 _all: "WeakSet[RedisBroker]" = WeakSet()
 
 
@@ -78,7 +80,7 @@ class RedisBroker(Broker):
 
     def _begin(self) -> None:
         """Start with what each process has of its own."""
-        self.worker_id = uuid4().hex
+        self.worker_id = _name_of_this_process()
         self.producer = Producer()
         self.sender = Sender(self)
         self.slots = Slots()
@@ -161,6 +163,10 @@ class RedisBroker(Broker):
     @cached_property
     def renewal(self) -> Renewal:
         return Renewal(self.holdings, self.renew, min(map(self._lease_seconds, QUEUES)) / 3)
+
+    @cached_property
+    def obituaries(self) -> Obituaries:
+        return Obituaries(self)
 
     @property
     def where(self) -> str:
@@ -283,7 +289,7 @@ class RedisBroker(Broker):
         with self._working_lock:
             if not self._working:
                 self._working = True
-                for part in (self.wakeups, self.settler, self.relay, self.renewal):
+                for part in (self.wakeups, self.settler, self.relay, self.renewal, self.obituaries):
                     part.start()
 
     def stop(self) -> None:
@@ -294,11 +300,13 @@ class RedisBroker(Broker):
                 self.settler.close(CLOSE_SECONDS)
                 self.relay.close(CLOSE_SECONDS)
                 self.notes.close(CLOSE_SECONDS)
+                self.obituaries.stop(CLOSE_SECONDS)
                 self.renewal.stop()
                 self.wakeups.stop()
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
         """Return a consumer. The table of queues bounds what it holds, whatever `prefetch` says."""
+        self.obituaries.serve(queue_name)
         self.start()  # also where no worker of Dramatiq's runs: what a consumer takes is renewed and settled
         return QueueConsumer(self, queue_name, timeout)
 
@@ -319,6 +327,8 @@ class RedisBroker(Broker):
             self.relay.call(queue)
         if fetched.soonest_ms is not None:
             poll_seconds = min(poll_seconds, fetched.soonest_ms / 1000)
+        if fetched.died:
+            self.obituaries.wake()
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
         opened = [self.intake.open(*message) for message in fetched.messages]
         deliveries = [delivery for delivery in opened if delivery]
@@ -349,7 +359,7 @@ class RedisBroker(Broker):
         try:
             settlement = settlement_of(delivery)
         except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
-            settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error))
+            settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error), Reason.INVALID)
         actor = self._known_actor(delivery.actor_name)
         options = actor.options if actor else {}
         if delivery.lease.key:
@@ -407,6 +417,8 @@ class RedisBroker(Broker):
         self.holdings[queue].remove(leases)
         if any(settlement.follow_ups for settlement in batch):
             self.relay.call(queue)
+        if any(settlement.outcome == "dead" for settlement in batch):
+            self.obituaries.wake()
         repeated = {lease.entry for lease in leases if lease in self._maybe_settled}
         self._maybe_settled.difference_update(leases)
         for entry in refused:
@@ -535,6 +547,14 @@ class RedisBroker(Broker):
         if may_be_stored is None:
             may_be_stored = may_have_been_carried_out(error)
         return BrokerUnavailable(f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=may_be_stored)
+
+
+def _name_of_this_process() -> str:
+    """Host, process id and a number: no two processes have the same, and who reads a log can find it."""
+    host = "".join(
+        letter for letter in gethostname()[:64] if (letter.isascii() and letter.isalnum()) or letter in ".-_"
+    )
+    return f"{host}:{os.getpid()}:{uuid4().hex[:8]}"
 
 
 def _begin_all_after_fork() -> None:

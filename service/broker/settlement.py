@@ -5,7 +5,7 @@ from typing import NamedTuple
 from service.broker import events
 from service.broker.delivery import Delivery, Lease
 from service.broker.messages import copy_message
-from service.broker.outcome import Crashed, Dead, Failure, RetryLater, Succeeded
+from service.broker.outcome import Crashed, Dead, Failure, Reason, RetryLater, Snoozed, Succeeded
 from service.broker.outgoing import FollowUp
 
 
@@ -41,7 +41,7 @@ class Settlement(NamedTuple):
         return len(self.data or b"") + sum(each.size() for each in self.follow_ups)
 
 
-def settlement_of(delivery: Delivery) -> Settlement:
+def settlement_of(delivery: Delivery) -> Settlement:  # noqa: PLR0911 - one for each outcome
     """Put the outcome of a delivery into the words of the script."""
     lease, actor = delivery.lease, delivery.actor_name
     if delivery.outcome is None:
@@ -52,26 +52,35 @@ def settlement_of(delivery: Delivery) -> Settlement:
         case Succeeded(result):
             event = events.settled(lease, "succeeded", actor, result=result)
             return Settlement(lease, "done", event, follow_ups=tuple(delivery.follow_ups.all))
-        case Dead() | RetryLater() | Crashed() if delivery.handed_back:
+        case Dead() | RetryLater() | Snoozed() | Crashed() if delivery.handed_back:
             return released(delivery)
-        case Dead(failure):
-            return dead(lease, actor, failure, delivery.dead_letter)
+        case Dead(failure, reason):
+            return dead(lease, actor, failure, reason, delivery.dead_letter)
         case RetryLater(message, delay_ms, failure):
             event = events.settled(lease, "retrying", actor, error=failure.to_json())
-            return Settlement(lease, "retry", event, b"%d %s" % (delay_ms, copy_message(message).encode()))
-        case Crashed(failure) if lease.lapses + 1 >= lease.max_deliveries:
-            return dead(lease, actor, failure, delivery.dead_letter)
+            data = _lines(failure, b"%d %s" % (delay_ms, copy_message(message).encode()))
+            return Settlement(lease, "retry", event, data)
+        case Snoozed(message, delay_ms):
+            return left_to_others(lease, actor, copy_message(message).encode(), delay_ms)
         case Crashed(failure):
-            return Settlement(lease, "crashed", events.settled(lease, "pending", actor, error=failure.to_json()))
+            if lease.lapses + 1 >= lease.max_deliveries:
+                return dead(lease, actor, failure, Reason.CRASHED, delivery.dead_letter)
+            event = events.settled(lease, "pending", actor, error=failure.to_json())
+            return Settlement(lease, "crashed", event, failure.brief().encode())
 
 
-def dead(lease: Lease, actor: str, failure: Failure, message: bytes = b"") -> Settlement:
+def dead(lease: Lease, actor: str, failure: Failure, reason: Reason, message: bytes = b"") -> Settlement:
     """The entry becomes a dead letter: with the bytes that are stored, or with other ones."""
-    return Settlement(lease, "dead", events.settled(lease, "dead", actor, error=failure.to_json()), message)
+    event = events.settled(lease, "dead", actor, reason=reason, error=failure.to_json())
+    return Settlement(lease, "dead", event, _lines(failure, message))
+
+
+def _lines(failure: Failure, rest: bytes) -> bytes:
+    return b"%b\n%b" % (failure.brief().encode(), rest)
 
 
 def left_to_others(lease: Lease, actor: str, message: bytes, delay_ms: int) -> Settlement:
-    """The entry waits, with no attempt counted: somebody else may be able to run it."""
+    """The entry waits, with no attempt counted: somebody else may be able to run it, or it may run better later."""
     event = events.settled(lease, "scheduled", actor)
     return Settlement(lease, "snooze", event, b"%d %s" % (delay_ms, message))
 

@@ -23,24 +23,33 @@ from service.errors import JobExists
 from service.queues import QUEUES
 from service.settings import MAX_MESSAGE_BYTES
 
+LETTER_KEYS = ("dead", "dead_messages", "dead_letters", "untold")
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
     "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
-        *("leases", "deadlines", "lapses", "finals", "dead", "dead_messages", "outgoing", "progress", "checkpoints"),
-        *("once", "once_until", "once_waiting"),
+        *("leases", "deadlines", "lapses", "finals", *LETTER_KEYS, "attempts"),
+        *("once", "once_until", "once_waiting", "outgoing", "progress", "checkpoints"),
     ),
     "settle": (
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
-        *("leases", "deadlines", "lapses", "dead", "dead_messages", "outgoing", "progress", "checkpoints"),
-        *("once", "once_until", "once_waiting"),
+        *("leases", "deadlines", "lapses", *LETTER_KEYS, "attempts"),
+        *("once", "once_until", "once_waiting", "outgoing", "progress", "checkpoints"),
     ),
     "note": ("leases", "progress", "checkpoints", "events"),
+    "replay": (
+        *("ready", "delayed", "messages", "events", "finals", "waiters"),
+        *("lapses", *LETTER_KEYS, "attempts"),
+    ),
+    "discard": LETTER_KEYS,
+    "forget": ("finals",),
+    "claim": ("untold",),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
 MOST_PRODUCERS = 1000
+MOST_FORGOTTEN = 1000
 
 
 class Row(NamedTuple):
@@ -76,7 +85,9 @@ class Fetched:
 
     messages: list[tuple[Lease, str, bytes]]
     soonest_ms: int | None
-    has_outgoing: bool
+    has_outgoing: bool = False
+    #: Deaths to tell of: of what was made a dead letter instead, and maybe of what another worker has left.
+    died: int = 0
 
 
 class Wire:
@@ -153,11 +164,10 @@ class Wire:
     def fetch(self, queue: str, count: int, *, lease_ms: int, wakeable_ms: int) -> Fetched:
         """Lease up to `count` messages. Where there are fewer, the process can be woken for `wakeable_ms`."""
         arguments: list[Argument] = [count, lease_ms, self._worker_id, wakeable_ms, self._most_bytes]
-        now, soonest, token, packed, outgoing = self._scripts.call(
-            Call("fetch", self._constants["fetch", queue], arguments)
-        )
+        call = Call("fetch", self._constants["fetch", queue], arguments)
+        now, soonest, token, packed, died, outgoing = self._scripts.call(call)
         messages = list(_leased(queue, packed, started_ms=int(now), token=int(token)))
-        return Fetched(messages, None if int(soonest) < 0 else int(soonest), outgoing == 1)
+        return Fetched(messages, None if int(soonest) < 0 else int(soonest), outgoing == 1, died)
 
     def held(self, queue: str) -> list[tuple[Lease, str]]:
         """Return what Redis says that this process holds, with the actors. Looks at all leases of the queue."""
@@ -215,6 +225,29 @@ class Wire:
         found: bytes | None = self._client.hget(Keys(self._namespace, queue).progress, entry)
         return None if found is None else found.decode()
 
+    def replay(
+        self, queue: str, entry: bytes, died_ms: int, *, request: str, delay_ms: int | None, log: str, data: bytes
+    ) -> int:
+        """Put a dead letter back on its queue. Returns what replay.lua does."""
+        constant = _constant(self._namespace, queue, "replay", Keys(self._namespace, queue).replayed(request))
+        delay = "-" if delay_ms is None else delay_ms
+        return int(self._scripts.call(Call("replay", constant, [entry, died_ms, delay, log, data])))
+
+    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
+        """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
+        arguments: list[Argument] = [part for letter in letters for part in letter]
+        return int(self._scripts.call(Call("discard", self._constants["discard", queue], arguments)))
+
+    def claim(self, queue: str, count: int, *, for_ms: int) -> list[bytes]:
+        """Take up to `count` deaths, `died_ms entry`, that nobody else is to tell of for a while."""
+        return list(self._scripts.call(Call("claim", self._constants["claim", queue], [count, for_ms])))
+
+    def forget(self, queue: str, ended: Sequence[tuple[str, int]]) -> None:
+        """Drop final events, each with the ms of its time: they are stored elsewhere."""
+        for start in range(0, len(ended), MOST_FORGOTTEN):
+            arguments: list[Argument] = [part for each in ended[start : start + MOST_FORGOTTEN] for part in each]
+            self._scripts.call(Call("forget", self._constants["forget", queue], arguments))
+
     def close(self) -> None:
         """Give the connections back."""
         self._scripts.close()
@@ -270,7 +303,8 @@ class Wire:
         """Drop everything of a queue but its history."""
         keys = Keys(self._namespace, queue)
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
-        self._client.delete(keys.dead, keys.dead_messages, keys.outgoing, keys.progress, keys.checkpoints)
+        self._client.delete(keys.dead, keys.dead_messages, keys.dead_letters, keys.untold, keys.attempts)
+        self._client.delete(keys.outgoing, keys.progress, keys.checkpoints)
         self._client.delete(keys.once, keys.once_until, keys.once_waiting, keys.unique)
 
 

@@ -7,6 +7,7 @@ before it. A plain exception in a hook is logged by Dramatiq and otherwise ignor
 from dramatiq.middleware import Middleware
 
 from service.middleware.context import CurrentJob
+from service.middleware.deaths import Deaths
 from service.middleware.defaults import QueueDefaults
 from service.middleware.event_loop import EventLoop
 from service.middleware.expiry import Expiry
@@ -38,6 +39,7 @@ def chain() -> list[Middleware]:
         ShutdownNotices(),  # interrupts the job, where its actor asks for that
         OwnCallbacks(),  # after success or death, sends what the author named
         NextSteps(),  # after success, sends the next step with the result
+        Deaths(),  # called by the broker for each dead letter, so its place is of no matter
         EventLoop(),  # the event loop of `async def` actors, one for a process
         Retries(),  # last, so that its verdict is the first on the way up
     ]

@@ -8,7 +8,7 @@ import pickle
 from typing import Any
 
 from service.broker.outcome import Failure, readable
-from service.middleware.retry_policy import NEVER_RETRIED
+from service.middleware.error_kinds import is_final
 
 #: What a larger error carries is nothing that a retry policy reads; its text is kept anyway.
 MOST_ERROR_BYTES = 1024 * 1024
@@ -20,12 +20,14 @@ def pack_result(result: object, follow_ups: Any) -> bytes:
     return pickle.dumps((True, packed, None if packed else readable(result), follow_ups))
 
 
-def pack_error(error: BaseException, throws: tuple[type[BaseException], ...]) -> bytes:
-    """Pack an error, what is kept of it, and whether it is final. Never raises."""
+def pack_error(error: BaseException, options: dict[str, Any]) -> bytes:
+    """Pack an error, what is kept of it, and whether its actor's options make it final. Never raises."""
+    throws: Any = options.get("throws") or ()
+    final = isinstance(error, throws) or is_final(error, options.get("retry_for", ()), options.get("permanent_for", ()))
     packed = _packed(error)
     if packed and len(packed) > MOST_ERROR_BYTES:
         packed = None
-    return pickle.dumps((False, packed, isinstance(error, (*NEVER_RETRIED, *throws)), Failure.of(error)))
+    return pickle.dumps((False, packed, final, Failure.of(error)))
 
 
 def unpack(answer: bytes) -> tuple[bool, Any, Any]:

@@ -8,6 +8,7 @@ from dramatiq.middleware import Middleware, MiddlewareError
 
 from service.broker.rows import DEFAULT_PRIORITY
 from service.errors import DeclarationError
+from service.middleware.error_kinds import contradiction
 from service.queues import MAX_DELAY_SECONDS, QueuePolicy, policy_of
 
 
@@ -23,6 +24,8 @@ class QueueDefaults(Middleware):
         actor.options.setdefault("max_retries", policy.max_attempts - 1)
         actor.options.setdefault("min_backoff", int(policy.backoff.delay_seconds * 1000))
         actor.options.setdefault("max_backoff", int(policy.backoff.cap_seconds * 1000))
+        actor.options.setdefault("backoff_factor", policy.backoff.factor)
+        actor.options.setdefault("backoff_jitter", policy.backoff.jitter)
         if actor.priority == 0:
             # Dramatiq's own default, which can't be told from a 0 that was written out. Taken for that, every plain
             # actor would go before all others.
@@ -51,6 +54,8 @@ def _check(actor: Actor[..., Any]) -> None:
         raise WrongOptions(f"{actor.actor_name}: max_retries={retries!r} must be a whole number, 0 or more")
     if not (actor.options.get("retry_when") is None or callable(actor.options["retry_when"])):
         raise WrongOptions(f"{actor.actor_name}: retry_when={actor.options['retry_when']!r} must be a function")
+    if wrong := contradiction(actor.options.get("retry_for", ()), actor.options.get("permanent_for", ())):
+        raise WrongOptions(f"{actor.actor_name}: {wrong}")
     if not (_is_number(shortest) and _is_number(longest) and 0 <= shortest <= longest <= MAX_DELAY_SECONDS * 1000):
         raise WrongOptions(
             f"{actor.actor_name}: min_backoff={shortest!r}, max_backoff={longest!r}: "

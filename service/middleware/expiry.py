@@ -9,7 +9,7 @@ from dramatiq.middleware import AgeLimit, MiddlewareError, SkipMessage
 
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery
-from service.broker.outcome import Dead, Failure
+from service.broker.outcome import Dead, Failure, Reason
 from service.errors import DeclarationError, Expired
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,9 @@ class Expiry(AgeLimit):
         assert isinstance(broker, RedisBroker)
         options = broker.get_actor(message.actor_name).options
         if limit_ms := options.get("expires_ms"):
-            waited_ms = message.lease.started_ms - message.lease.created_ms
+            # A dead letter that was replayed has waited for an operator, which is not held against it.
+            since_ms = max(message.lease.created_ms, message.options.get("replayed_ms", 0))
+            waited_ms = message.lease.started_ms - since_ms
             if waited_ms >= limit_ms:
                 message.fail()
                 raise _expired(message, f"The job waited for {waited_ms / 1000:g} s, and may for {limit_ms / 1000:g} s")
@@ -59,5 +61,5 @@ class Expiry(AgeLimit):
 
 def _expired(message: Delivery, text: str) -> SkipMessage:
     logger.warning(text, extra={"job_id": message.message_id, "actor": message.actor_name})
-    message.outcome = Dead(Failure.of(Expired(text)))
+    message.outcome = Dead(Failure.of(Expired(text)), Reason.EXPIRED)
     return SkipMessage(text)

@@ -10,6 +10,8 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Callbacks, Pipelines
 
 from service.broker import RedisBroker
+from service.broker.delivery import Delivery
+from service.broker.outcome import Snoozed
 from service.broker.outgoing import collect
 from service.middleware.context import current_job_or_none
 
@@ -34,6 +36,9 @@ class OwnCallbacks(Callbacks):
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
         assert isinstance(broker, RedisBroker)
+        assert isinstance(message, Delivery)
+        if isinstance(message.outcome, Snoozed):
+            return  # it has not failed
         context = current_job_or_none()
         if exception is None and context:
             options = broker.get_actor(message.actor_name).options

@@ -109,16 +109,15 @@ def _read(requests: int, count: int) -> bytes:
 def _prepared(data: bytes, limits: _Limits) -> Callable[[], bytes]:
     """Do what comes before the job, and return the job: it returns its packed outcome, and never raises."""
     request: Request = pickle.loads(data)  # noqa: S301 - the worker wrote it
-    throws: tuple[type[BaseException], ...] = ()
+    options: dict[str, Any] = {}
     try:
         sys.path[:] = request.path
         message = decode_message(request.message)
         actor = _actor(message.actor_name, request.module)
-        named: Any = actor.options.get("throws") or ()
-        throws = cast("tuple[type[BaseException], ...]", named if isinstance(named, tuple) else (named,))
+        options = actor.options
     except BaseException as error:  # noqa: BLE001 - an actor's module may do anything
         failed = error
-        return lambda: pack_error(failed, throws)
+        return lambda: pack_error(failed, options)
 
     def run() -> bytes:
         context = JobContext(
@@ -137,7 +136,7 @@ def _prepared(data: bytes, limits: _Limits) -> Callable[[], bytes]:
                 result = actor(*message.args, **message.kwargs)
             return pack_result(result, context.follow_ups.all)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
-            return pack_error(error, throws)
+            return pack_error(error, options)
         finally:
             set_current_job(None)
             broker.notes.close(NOTES_SECONDS)

@@ -6,7 +6,7 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
 from service.broker.delivery import Delivery
-from service.broker.outcome import Dead, Failure, succeeded
+from service.broker.outcome import Dead, Failure, Reason, succeeded
 from service.middleware.context import current_job_or_none
 
 
@@ -30,6 +30,6 @@ class Outcomes(Middleware):
         assert isinstance(message, Delivery)
         if message.failed:
             refused = Failure("Skipped", "The job was refused before it ran", "")
-            message.outcome = message.outcome or Dead(refused)
+            message.outcome = message.outcome or Dead(refused, Reason.FAILED)
         else:
             message.outcome = succeeded(None)

@@ -1,7 +1,7 @@
 """Carries out the retry policy: the retry is one of the outcomes that the broker settles, so it can't be lost.
 
 Takes the options of Dramatiq's own Retries, so that plain actors keep their meaning: max_retries, min_backoff,
-max_backoff, throws, retry_when, on_retry_exhausted.
+max_backoff, throws, retry_when, on_retry_exhausted; and backoff_factor, backoff_jitter, retry_for, permanent_for.
 """
 
 import logging
@@ -15,15 +15,15 @@ from dramatiq.actor import Actor
 from dramatiq.broker import Broker, MessageProxy
 from dramatiq.errors import RateLimitExceeded, Retry
 from dramatiq.message import Message
-from dramatiq.middleware import MiddlewareError
+from dramatiq.middleware import MiddlewareError, TimeLimitExceeded
 
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery
-from service.broker.outcome import Crashed, Dead, Failure, RetryLater
-from service.errors import JobError
+from service.broker.outcome import Crashed, Dead, Failure, Reason, RetryLater, Snoozed
+from service.errors import JobError, PayloadError, Snooze
 from service.middleware.defaults import WrongOptions
 from service.middleware.isolated_process import ProcessDied
-from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt
+from service.middleware.retry_policy import RetryPolicy, delay_before_next_attempt, snooze_ms
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +40,10 @@ class Retries(stock.Retries):
     def __init__(self) -> None:
         super().__init__()
         self._random = random.Random()  # noqa: S311 - spreads load, guards nothing
+
+    @property
+    def actor_options(self) -> set[str]:
+        return {*super().actor_options, "backoff_factor", "backoff_jitter", "retry_for", "permanent_for"}
 
     def before_enqueue(self, broker: Broker, message: Message[Any], delay: int | None) -> None:
         if not message.options:
@@ -63,12 +67,16 @@ class Retries(stock.Retries):
                 message.outcome = Crashed(crash)
             else:
                 message.fail()
-                message.outcome = Dead(crash)
+                message.outcome = Dead(crash, Reason.CRASHED)
+            return
+        if isinstance(exception, Snooze):
+            message.outcome = Snoozed(message.copy_unchanged(), snooze_ms(exception))
             return
         failure = Failure.of(exception)
         actor = broker.get_actor(message.actor_name)
         policy = _policy_for(message, actor.options)
-        is_in_vain = policy.never_retries(exception) or _never_fits(actor, message, exception)
+        never_fits = isinstance(exception, PayloadError) or _never_fits(actor, message, exception)
+        is_in_vain = never_fits or policy.never_retries(exception)
         delay_ms = None
         if not is_in_vain:
             delay_ms = delay_before_next_attempt(exception, message.attempt, policy, self._random)
@@ -80,7 +88,7 @@ class Retries(stock.Retries):
         if delay_ms is None:
             logger.warning("The job failed for good", extra=fields, exc_info=_unless_meant(exception))
             message.fail()
-            message.outcome = Dead(failure)
+            message.outcome = Dead(failure, Reason.INVALID if never_fits else _reason_of(exception))
             if not is_in_vain:
                 _tell_of_exhaustion(broker, message, policy)
         else:
@@ -89,6 +97,10 @@ class Retries(stock.Retries):
             retry = message.copy_for_retry(failure.traceback)
             message.outcome = RetryLater(retry, delay_ms, failure)
             _announce(broker, retry, delay_ms)
+
+
+def _reason_of(error: BaseException) -> Reason:
+    return Reason.TIMED_OUT if isinstance(error, TimeLimitExceeded) else Reason.FAILED
 
 
 def _announce(broker: RedisBroker, retry: Message[Any], delay_ms: int) -> None:
@@ -144,5 +156,9 @@ def _policy_for(message: Delivery, actor_options: dict[str, Any]) -> RetryPolicy
         min_delay_ms=options["min_backoff"],
         max_delay_ms=options["max_backoff"],
         retry_when=actor_options.get("retry_when"),
+        factor=actor_options["backoff_factor"],
+        jitter=actor_options["backoff_jitter"],
+        retry_for=actor_options.get("retry_for", ()),
+        permanent_for=actor_options.get("permanent_for", ()),
         throws=cast("tuple[type[BaseException], ...]", throws if isinstance(throws, tuple) else (throws,)),
     )

@@ -11,7 +11,7 @@ from service.errors import BrokerUnavailable, HistoryUnavailable
 from service.state.database import reaching
 from service.state.pause import Pause
 from service.state.snapshot import Snapshot
-from service.state.states import State, is_final
+from service.state.states import State
 from service.state.tables import jobs
 
 LOOK_UP_SECONDS = 2.5
@@ -38,8 +38,8 @@ class History:
             if live is None:
                 raise
             return live
-        if stored is not None and is_final(stored.state):
-            return stored
+        if stored is not None and stored.state is State.SUCCEEDED:
+            return stored  # a dead job may have been replayed since
         # Where Redis can't be asked this raises, whatever is stored: the job may have ended since, and been seen so.
         live = self._live(job_id)
         if live is None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from threading import Event
 from typing import Any
+from uuid import UUID
 
 import redis
 from sqlalchemy import Connection, Engine, func, select, text
@@ -24,6 +25,7 @@ from service.observe.probe import Probe
 from service.queues import QUEUES
 from service.settings import Settings
 from service.state.database import engine_for, reaching
+from service.state.retention import Retention
 from service.state.snapshot import Snapshot
 from service.state.states import STATUS_OF, State, is_final
 from service.state.tables import jobs
@@ -48,9 +50,10 @@ class Entry:
 class Projector:
     """Moves events from Redis to the table of jobs."""
 
-    def __init__(self, broker: RedisBroker, engine: Engine) -> None:
+    def __init__(self, broker: RedisBroker, engine: Engine, retention: Retention | None = None) -> None:
         self._broker = broker
         self._engine = engine
+        self._retention = retention
         self._streams = {Keys(broker.namespace, queue).events: queue for queue in QUEUES}
         self._lock = zlib.crc32(f"{broker.namespace}:projector".encode())
         self.is_ready = False
@@ -97,6 +100,8 @@ class Projector:
         try:
             while not stop.is_set():
                 self.project_batch(connection, IDLE_BLOCK_MS)
+                if self._retention:
+                    self._retention.step_if_due()
             while self.project_batch(connection):  # what came in while the last workers drained
                 pass
         finally:
@@ -116,17 +121,18 @@ class Projector:
                 yield Entry(queue, entry_id, _snapshots_of(entry_id, fields, queue))
 
     def _forget(self, entries: list[Entry]) -> None:
-        with self._broker.client.pipeline(transaction=False) as pipeline:
-            for queue in {entry.queue for entry in entries}:
-                keys = Keys(self._broker.namespace, queue)
-                own = [entry for entry in entries if entry.queue == queue]
-                pipeline.xdel(keys.events, *[entry.entry_id for entry in own])
-                ended = [
-                    name for entry in own for name, snapshot in entry.snapshots.items() if is_final(snapshot.state)
-                ]
-                if ended:
-                    pipeline.hdel(keys.finals, *ended)
-            pipeline.execute()
+        # The stream last: what is left of it is stored, and forgotten, once more.
+        for queue in {entry.queue for entry in entries}:
+            own = [entry for entry in entries if entry.queue == queue]
+            ended = [
+                (name, round(snapshot.changed_at.timestamp() * 1000))
+                for entry in own
+                for name, snapshot in entry.snapshots.items()
+                if is_final(snapshot.state)
+            ]
+            self._broker.wire.forget(queue, ended)
+            stream = Keys(self._broker.namespace, queue).events
+            self._broker.client.xdel(stream, *[entry.entry_id for entry in own])
 
 
 def run_projector(settings: Settings, stop: Event) -> None:
@@ -134,7 +140,8 @@ def run_projector(settings: Settings, stop: Event) -> None:
     from service.broker import broker
 
     settings.require_redis_url()
-    projector = Projector(broker, engine_for(settings.require_database_url()))
+    engine = engine_for(settings.require_database_url())
+    projector = Projector(broker, engine, Retention(broker, settings))
     probe = Probe(settings.worker_host, settings.worker_port, lambda: projector.is_ready)
     probe.start()
     projector.run(stop)
@@ -145,25 +152,40 @@ def _store(connection: Connection, snapshots: list[Snapshot]) -> list[Snapshot]:
     """Upsert the newest snapshot of each job. Returns those that are newer than what was stored, in order."""
     ids = {snapshot.job_id for snapshot in snapshots}
     known = select(jobs.c.job_id, jobs.c.sequence, jobs.c.state).where(jobs.c.job_id.in_(ids))
-    # A final state is never left, so nothing is newer than it.
-    stored = {row.job_id: NEWEST if is_final(State(row.state)) else row.sequence for row in connection.execute(known)}
+    rows = {row.job_id: row for row in connection.execute(known)}
+    states = {job_id: State(row.state) for job_id, row in rows.items()}
+    # A success is never left, so nothing is newer than it. A death is, by a replay.
+    stored = {job_id: NEWEST if states[job_id] is State.SUCCEEDED else row.sequence for job_id, row in rows.items()}
     fresh = [snapshot for snapshot in snapshots if snapshot.sequence > stored.get(snapshot.job_id, 0)]
-    newest: dict[Any, Snapshot] = {}
+    newest: dict[UUID, Snapshot] = {}
+    renewed: set[UUID] = set()
     for snapshot in sorted(fresh, key=lambda snapshot: snapshot.sequence):
-        before = newest.get(snapshot.job_id)
-        if before is None or not is_final(before.state):
-            newest[snapshot.job_id] = snapshot.after(before)
-    if newest:
-        upsert = insert(jobs).values([asdict(snapshot) for snapshot in newest.values()])
-        changes: dict[str, Any] = {name: upsert.excluded[name] for name in jobs.columns.keys() if name != "job_id"}  # noqa: SIM118 - a collection, not a mapping
+        job_id = snapshot.job_id
+        state = states.get(job_id)
+        if state is not State.SUCCEEDED:
+            if state is State.DEAD and snapshot.state is not State.DEAD:
+                renewed.add(job_id)
+            newest[job_id] = snapshot.after(newest.get(job_id))
+            states[job_id] = snapshot.state
+    _upsert(connection, [snapshot for job_id, snapshot in newest.items() if job_id not in renewed], anew=False)
+    _upsert(connection, [newest[job_id] for job_id in renewed], anew=True)
+    return fresh
+
+
+def _upsert(connection: Connection, snapshots: list[Snapshot], *, anew: bool) -> None:
+    """Store snapshots. Of a job that starts `anew`, nothing of the life before is kept."""
+    if not snapshots:
+        return
+    upsert = insert(jobs).values([asdict(snapshot) for snapshot in snapshots])
+    changes: dict[str, Any] = {name: upsert.excluded[name] for name in jobs.columns.keys() if name != "job_id"}  # noqa: SIM118 - a collection, not a mapping
+    if not anew:
         changes["started_at"] = func.coalesce(jobs.c.started_at, upsert.excluded.started_at)
         changes["attempt"] = func.greatest(jobs.c.attempt, upsert.excluded.attempt)
-        connection.execute(
-            upsert.on_conflict_do_update(
-                index_elements=[jobs.c.job_id], set_=changes, where=upsert.excluded.sequence > jobs.c.sequence
-            )
+    connection.execute(
+        upsert.on_conflict_do_update(
+            index_elements=[jobs.c.job_id], set_=changes, where=upsert.excluded.sequence > jobs.c.sequence
         )
-    return fresh
+    )
 
 
 def _log_transition(snapshot: Snapshot) -> None:

@@ -32,8 +32,8 @@ class Snapshot:
 
     def after(self, before: "Snapshot | None") -> "Snapshot":
         """Return this snapshot with what an older one knows better: the first start, the newest attempt."""
-        if before is None:
-            return self
+        if before is None or (before.state is State.DEAD and self.state is not State.DEAD):
+            return self  # replayed: a life of its own
         return replace(
             self,
             started_at=before.started_at or self.started_at,

@@ -5,8 +5,10 @@ pending   ──► waiting, running, dead
 waiting   ──► waiting, running, dead
 running   ──► scheduled, pending, waiting, running, retrying, succeeded, dead
 retrying  ──► waiting, running, dead
+dead      ──► pending, scheduled
 succeeded     final
-dead          final
+
+A job is at its end in dead too: it leaves that state only when an operator replays it.
 """
 
 from enum import StrEnum
@@ -36,7 +38,8 @@ class Status(StrEnum):
 
 #: Each state, and where a job may go from it. A running job may run again, since its worker may have died; and may be
 #: pending or scheduled again, since its worker may have given it back or left it to others for a while. What may
-#: run may meet another job that holds its idempotency key, and wait for that.
+#: run may meet another job that holds its idempotency key, and wait for that. A dead job is pending or scheduled again
+#: when it is replayed.
 TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
     {
         State.SCHEDULED: frozenset({State.PENDING, State.WAITING, State.RUNNING, State.DEAD}),
@@ -55,7 +58,7 @@ TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
         ),
         State.RETRYING: frozenset({State.WAITING, State.RUNNING, State.DEAD}),
         State.SUCCEEDED: frozenset(),
-        State.DEAD: frozenset(),
+        State.DEAD: frozenset({State.PENDING, State.SCHEDULED}),
     }
 )
 
@@ -73,5 +76,5 @@ STATUS_OF: MappingProxyType[State, Status] = MappingProxyType(
 
 
 def is_final(state: State) -> bool:
-    """Whether a job can leave this state no more."""
-    return not TRANSITIONS[state]
+    """Whether a job has ended. From there only an operator's replay of a dead one leads on."""
+    return state in (State.SUCCEEDED, State.DEAD)

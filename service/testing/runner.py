@@ -66,7 +66,10 @@ class Runner:
         if state is None:
             raise RuntimeError(f"A job ended in the outcome {settlement.outcome!r}, which needs Redis")
         if state in ("retrying", "snoozed"):
-            delay, _, again = (settlement.data or b"").partition(b" ")
+            words = settlement.data or b""
+            if state == "retrying":
+                words = words.partition(b"\n")[2]  # behind what the attempt's log says of the failure
+            delay, _, again = words.partition(b" ")
             return Ended(delivery, state, None, self._error, again, int(delay))
         result = json.loads(getattr(delivery.outcome, "result", "null")) if state == "succeeded" else None
         return Ended(delivery, state, result, self._error, follow_ups=settlement.follow_ups)

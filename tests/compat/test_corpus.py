@@ -11,6 +11,7 @@ import pytest
 from dramatiq.message import Message
 
 from service.broker import RedisBroker, events
+from service.broker.dead_letter import split_header
 from service.broker.keys import Keys
 from service.queues import QUEUES
 from service.state.snapshot import Snapshot
@@ -86,7 +87,7 @@ def test_dead_letters_are_kept_with_their_messages(broker: RedisBroker, release:
     [job_id] = release.ids_of("dead")
     keys = Keys(broker.namespace, "email")
     assert broker.client.zrange(keys.dead, 0, -1) == [job_id.encode()]
-    message = Message.decode(broker.client.hget(keys.dead_messages, job_id))
+    message = Message.decode(split_header(broker.client.hget(keys.dead_messages, job_id))[1])
     assert (message.message_id, message.actor_name) == (job_id, "compat.attempt")
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.cli import COMMANDS
-from service.middleware.retry_policy import JITTER
-from service.queues import QUEUES
+from service.queues import QUEUES, Backoff
 from service.settings import Settings, variable_of
 from service.state.states import STATUS_OF, TRANSITIONS, State
 
@@ -81,7 +80,7 @@ def test_every_state_is_documented_as_it_is() -> None:
 def test_every_command_that_is_named_exists() -> None:
     known = {command.name for command in COMMANDS}
     for document in DOCUMENTS:
-        for name in re.findall(r"`callboard ([a-z]+)", document.read_text()):
+        for name in re.findall(r"`callboard ([a-z-]+)", document.read_text()):
             assert name in known, f"{document.name}: callboard {name}"
 
 
@@ -116,5 +115,5 @@ print(count_words.message("a b").args)
 
 
 def test_the_jitter_is_as_documented() -> None:
-    assert JITTER == 0.1
+    assert Backoff().jitter == 0.1
     assert "up to a tenth is added at random" in (ROOT / "docs/actors.md").read_text()

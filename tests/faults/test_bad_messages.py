@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from service.broker import RedisBroker
+from service.broker.dead_letter import split_header
 from service.broker.keys import Keys
 from service.broker.wire import Row
 from service.errors import PayloadError
@@ -167,7 +168,8 @@ def enqueue(broker: RedisBroker, *rows: Row) -> None:
 
 
 def bytes_kept(broker: RedisBroker, entry: str | bytes) -> bytes | None:
-    return broker.client.hget(Keys(broker.namespace, QUEUE).dead_messages, entry)
+    kept = broker.client.hget(Keys(broker.namespace, QUEUE).dead_messages, entry)
+    return kept and split_header(kept)[1]
 
 
 def end_of(broker: RedisBroker, entry: str) -> tuple[str, str, str, str]:

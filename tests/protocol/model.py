@@ -34,10 +34,21 @@ class Item:
     deadline: int = 0
     token: int = 0
     is_duplicate: bool = False
+    #: The attempt of each delivery that failed, 0 for a replay.
+    log: list[int] = field(default_factory=list)
 
     @property
     def claim(self) -> "Known":
         return Known("claimed", self.token, self.name)
+
+
+@dataclass
+class Letter:
+    """A dead letter."""
+
+    item: Item
+    died: int
+    log: list[int]
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ class Model:
     together: int
     counter: int = 0
     items: dict[str, Item] = field(default_factory=dict)
-    dead: set[str] = field(default_factory=set)
+    dead: dict[str, "Letter"] = field(default_factory=dict)
     finals: set[str] = field(default_factory=set)
     once: set[str] = field(default_factory=set)
     keys: dict[str, Known] = field(default_factory=dict)
@@ -195,9 +206,13 @@ class Model:
             kept = None if keep_ms is None else Known(word, self.now + keep_ms, item.message_id)
             self.left.append((item.key, item.claim, kept))
         match outcome:
-            case "done" | "dead":
-                self._end(item, "succeeded" if outcome == "done" else "dead")
+            case "done":
+                self._end(item, "succeeded")
+            case "dead":
+                item.log.append(item.attempt)
+                self._end(item, "dead")
             case "retry":
+                item.log.append(item.attempt)
                 item.place, item.due = Place.DELAYED, self.now + delay_ms
                 item.attempt, item.lapses = item.attempt + 1, 0
                 self._event(item, "retrying")
@@ -228,6 +243,25 @@ class Model:
         found = [item for item in self.items.values() if item.place is place]
         return sorted(found, key=lambda item: (by(item), item.name))
 
+    def replay(self, name: str, died: int, delay_ms: int | None) -> int:
+        """Put a dead letter back, as of its send but for the attempts. Returns what replay.lua does."""
+        letter = self.dead[name]
+        if letter.died != died:
+            return -1
+        if name in self.items:
+            return -2
+        old = letter.item
+        item = Item(name, old.message_id, old.score, old.created, 1, old.most, old.key, log=[*letter.log, 0])
+        if delay_ms is not None:
+            item.place, item.due = Place.DELAYED, self.now + delay_ms
+        self.items[name] = item
+        del self.dead[name]
+        self.finals.discard(name)
+        if self.lives[name][-1][-1] != "dead":
+            self.lives[name].append([])  # it was sent again, and that one has succeeded
+        self._event(item, "pending" if delay_ms is None else "scheduled")
+        return 1
+
     def begin(self, name: str, token: int) -> bool:
         """Note that a suspect begins."""
         if not self.holds(name, token):
@@ -236,6 +270,7 @@ class Model:
         return True
 
     def _lapse(self, item: Item, *, counts: bool) -> None:
+        item.log.append(item.attempt)
         item.lapses += counts
         item.place = Place.READY
         if item.lapses >= item.most:
@@ -245,7 +280,7 @@ class Model:
         self._event(item, state)
         self.finals.add(item.name)
         if state == "dead":
-            self.dead.add(item.name)
+            self.dead[item.name] = Letter(item, self.now, item.log)
         del self.items[item.name]
 
     def _event(self, item: Item, state: str) -> None:

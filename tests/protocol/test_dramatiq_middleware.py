@@ -132,8 +132,8 @@ def test_the_hooks_of_a_retry_are_those_of_a_send(
     def fail() -> None:
         raise ValueError("no")
 
-    start_worker()
     message = fail.send()
+    start_worker()
     eventually(lambda: "after_nack" in recorder.of(message.message_id))
     assert recorder.of(message.message_id) == [
         *("before_enqueue", "after_enqueue", "before_process_message", "after_process_message"),

@@ -111,7 +111,8 @@ def record(broker: RedisBroker, message: Message) -> dict[str, str]:
 def keys_left(broker: RedisBroker) -> set[str]:
     """The keys that hold messages: none when all is settled."""
     keys = Keys(broker.namespace, QUEUE)
-    names = ("ready", "delayed", "messages", "leases", "deadlines", "lapses", "dead", "dead_messages", "outgoing")
+    names = ("ready", "delayed", "messages", "leases", "deadlines", "lapses", "attempts")
+    names = (*names, "dead", "dead_messages", "dead_letters", "outgoing")
     return {name for name in names if broker.client.exists(getattr(keys, name))}
 
 
@@ -192,7 +193,7 @@ def test_what_kills_its_worker_each_time_is_a_dead_letter_before_it_starts_once_
     found = record(broker, message)
     assert found["state"] == "dead"
     assert '"crashed"' in found["error"]
-    assert keys_left(broker) == {"dead", "dead_messages"}
+    assert keys_left(broker) == {"dead", "dead_messages", "dead_letters"}
     kept = broker.client.hget(Keys(broker.namespace, QUEUE).dead_messages, message.message_id)
     assert b'"n":1' in kept
 
@@ -330,7 +331,7 @@ def test_a_message_that_nobody_can_read_is_a_dead_letter_and_its_neighbours_are_
     assert [delivery.kwargs["n"] for delivery in fetch(broker)] == [0, 1]
     broker.settle(QUEUE, [broker.settler._waiting.popleft()])
     assert record(broker, bad)["state"] == "dead"
-    assert broker.client.hget(keys.dead_messages, bad.message_id) == b"\xff{not json"
+    assert broker.client.hget(keys.dead_messages, bad.message_id).endswith(b"\n\xff{not json")
 
 
 def test_scripts_load_themselves_after_the_server_forgot_them(broker: RedisBroker) -> None:
@@ -482,7 +483,7 @@ def test_of_many_jobs_settled_together_each_sends_its_own(broker: RedisBroker) -
     broker.settle(QUEUE, [settlement_of(delivery) for delivery in deliveries])
     assert [FollowUp.unpack(element)[1] for element in broker.wire.outgoing(QUEUE, 1000)] == sent
     assert len(sent) == sum(number % 4 for number in range(40) if number % 3)
-    assert keys_left(broker) == {"outgoing", "dead", "dead_messages"}
+    assert keys_left(broker) == {"outgoing", "dead", "dead_messages", "dead_letters"}
 
 
 def test_a_job_that_is_buried_brings_back_the_next_that_waits_for_its_key(a_broker: Any) -> None:

@@ -113,6 +113,11 @@ class Fleet:
         return workers
 
 
+def _log(lines: bytes) -> list[int]:
+    """The attempt of each line of a log, 0 for a replay."""
+    return [json.loads(line).get("attempt", 0) for line in lines.splitlines()]
+
+
 def _channel(broker: RedisBroker) -> str:
     return f"{broker.namespace}:wake:{broker.worker_id}"
 
@@ -346,6 +351,28 @@ class Machine(RuleBasedStateMachine):
                 return Settlement(delivery.lease, outcome)
         return settlement_of(delivery)
 
+    @precondition(lambda self: self.model.dead)
+    @rule(which=st.integers(0, 50), worker=workers, delay_ms=st.none() | delays_ms, is_outdated=st.booleans())
+    def replay(self, which: int, worker: int, delay_ms: int | None, is_outdated: bool) -> None:
+        name = sorted(self.model.dead)[which % len(self.model.dead)]
+        died = self.model.dead[name].died - is_outdated
+        data = self.client.hget(self.keys.dead_messages, name).partition(b"\n")[2]
+        message = Message.decode(data)
+        message.options["retries"] = 0
+        expected = self.model.replay(name, died, delay_ms)
+        for _ in range(2):
+            done = self.fleet.brokers[worker].wire.replay(
+                QUEUE,
+                name.encode(),
+                died,
+                request=f"{name}-{died}",
+                delay_ms=delay_ms,
+                log='{"by": "ada"}',
+                data=message.encode(),
+            )
+            assert done == expected
+            expected = 0 if expected == 1 else expected
+
     @precondition(lambda self: len(self.model.names(Place.READY)) < 8)
     @rule(idle=st.sets(workers, min_size=1))
     def work_until_nothing_is_left(self, idle: set[int]) -> None:
@@ -418,16 +445,26 @@ class Machine(RuleBasedStateMachine):
         with self.client.pipeline(transaction=False) as pipeline:
             for key in (keys.ready, keys.delayed, keys.deadlines, keys.dead, keys.waiters, keys.once_until):
                 pipeline.zrange(key, 0, -1, withscores=True)
-            for key in (keys.messages, keys.leases, keys.lapses, keys.dead_messages, keys.finals, keys.once):
+            for key in (
+                keys.messages,
+                keys.leases,
+                keys.lapses,
+                keys.dead_messages,
+                keys.finals,
+                keys.once,
+                keys.dead_letters,
+                keys.attempts,
+            ):
                 pipeline.hgetall(key)
             pipeline.zrange(keys.once_waiting, 0, -1)
+            pipeline.zrange(keys.untold, 0, -1)
             pipeline.get(keys.counter)
             pipeline.xrange(keys.events, self.last_event, "+")
-            *found, waiting, counter, stream = pipeline.execute()
+            *found, waiting, untold, counter, stream = pipeline.execute()
         ready, delayed, deadlines, dead, waiters, once_until = [
             {name.decode(): int(score) for name, score in members} for members in found[:6]
         ]
-        messages, leases, lapses, dead_messages, finals, once = [
+        messages, leases, lapses, dead_messages, finals, once, letters, attempts = [
             {name.decode(): value for name, value in fields.items()} for fields in found[6:]
         ]
         assert set(deadlines) == set(leases)
@@ -448,7 +485,14 @@ class Machine(RuleBasedStateMachine):
             name: item.lapses for name, item in items.items() if item.lapses
         }
         assert all(item.lapses < item.most for item in items.values())
-        assert set(dead) == set(dead_messages) == self.model.dead
+        assert dead == {name: letter.died for name, letter in self.model.dead.items()}
+        assert set(dead_messages) == set(letters) == set(dead)
+        for name, letter in letters.items():
+            assert _log(letter.partition(b"\n")[2]) == self.model.dead[name].log
+        assert {name: _log(log) for name, log in attempts.items()} == {
+            name: item.log for name, item in items.items() if item.log
+        }
+        assert {f"{died} {name}" for name, died in dead.items()} <= {death.decode() for death in untold}
         assert set(finals) == self.model.finals
         assert int(counter or 0) == self.model.counter
         self._events_are_an_allowed_path(stream)
@@ -503,7 +547,10 @@ class Machine(RuleBasedStateMachine):
                     continue
                 [event] = events.read(entry_id.decode(), {**head, name: value}, QUEUE)
                 assert event["job_id"] == name.partition("~")[0]
-                if head["kind"] == "sent":
+                ended = is_final(State(self.lives[name][-1][-1])) if name in self.lives else False
+                if head["kind"] == "sent" or (
+                    head["kind"] == "replayed" and ended and self.lives[name][-1][-1] != "dead"
+                ):
                     self.lives.setdefault(name, []).append([])
                 self.lives[name][-1].append(event["state"])
             self.last_event = f"({entry_id.decode()}"

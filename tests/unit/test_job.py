@@ -1,6 +1,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -301,6 +302,16 @@ def test_limits_are_seconds_and_come_before_the_queues(broker):
     assert "soft_time_limit" not in options, "the queue's soft limit would come after the end"
 
 
+def test_a_stated_rule_and_lists_of_errors_reach_the_options(broker):
+    rule = Backoff(delay_seconds=60, factor=3, cap_seconds=9000, jitter=0)
+    options = declare(backoff=rule, retry_for=[KeyError], permanent_for=[OSError], on_dead="audit.died").options
+    assert (options["backoff_factor"], options["backoff_jitter"]) == (3, 0)
+    assert (options["retry_for"], options["permanent_for"]) == ([KeyError], [OSError])
+    assert options["on_dead"] == "audit.died"
+    silent = declare(name="orders.leave").options
+    assert (silent["backoff_factor"], silent["backoff_jitter"]) == (2, 0.1)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -327,6 +338,27 @@ def test_a_coroutine_function_has_no_process_of_its_own(broker):
     with pytest.raises(DeclarationError, match="make it a plain function"):
         job(name="orders.wait", queue="default", isolation="process")(wait)
     assert broker.known_types == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retry_for": [KeyError], "permanent_for": [KeyError]}, "KeyError is in retry_for and in permanent_for"),
+        ({"retry_for": ["KeyError"]}, "retry_for holds 'KeyError', which is no class of errors"),
+        ({"permanent_for": KeyError}, "must be a tuple of classes"),
+        ({"on_dead": ""}, "on_dead='' must be the name of an actor"),
+        ({"on_dead": "t.itself", "name": "t.itself"}, "on_dead names the actor itself"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "+".join(value),
+)
+def test_what_can_not_work_after_a_failure_is_refused(broker, options, words):
+    with pytest.raises(DeclarationError, match=re.escape(words)):
+        declare(**options)
+
+
+def test_a_callback_may_be_given_as_an_actor(broker):
+    callback = declare(name="audit.died")
+    assert declare(name="orders.pay", on_dead=callback).options["on_dead"] == "audit.died"
 
 
 def test_a_plain_actor_runs_as_it_would_without_us(broker, run):

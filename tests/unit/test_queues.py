@@ -65,3 +65,11 @@ def test_a_backoff_within_its_bounds_is_taken(delay, cap):
 def test_a_backoff_out_of_its_bounds_is_refused(delay, cap):
     with pytest.raises(DeclarationError, match="must hold"):
         Backoff(delay, cap)
+
+
+@pytest.mark.parametrize(
+    "rule", [{"factor": 0.5}, {"factor": math.nan}, {"factor": 1001}, {"jitter": -0.1}, {"jitter": 2}]
+)
+def test_a_rule_that_can_not_be_is_refused(rule):
+    with pytest.raises(DeclarationError, match=f"{next(iter(rule))}=.* must hold"):
+        Backoff(1, 2, **rule)

@@ -69,7 +69,8 @@ def test_a_wrong_value_is_told_with_its_variable_and_an_example(monkeypatch, var
 def test_every_setting_is_documented_with_an_example_that_works(monkeypatch, tmp_path, field):
     described = Settings.model_fields[field]
     assert described.description
-    example = str(tmp_path) if field == "mail_templates" else str((described.examples or [""])[0])
+    is_folder = field in ("mail_templates", "dead_letter_archive")
+    example = str(tmp_path) if is_folder else str((described.examples or [""])[0])
     monkeypatch.setenv("CALLBOARD_SMTP_USERNAME", "callboard")
     monkeypatch.setenv("CALLBOARD_SMTP_PASSWORD", "secret")
     monkeypatch.setenv(variable_of(field), example)

@@ -13,8 +13,9 @@ def test_every_state_has_a_status_and_a_row(state):
     assert TRANSITIONS[state] <= set(State)
 
 
-def test_final_states_have_no_way_out_and_are_the_ones_that_clients_stop_at():
+def test_final_states_are_left_by_a_replay_only_and_are_the_ones_that_clients_stop_at():
     final = {state for state in State if is_final(state)}
+    assert [TRANSITIONS[state] for state in (State.SUCCEEDED, State.DEAD)] == [set(), {State.PENDING, State.SCHEDULED}]
     assert final == {State.SUCCEEDED, State.DEAD}
     assert {STATUS_OF[state] for state in final} == {Status.SUCCEEDED, Status.FAILED}
     assert not {Status.SUCCEEDED, Status.FAILED} & {STATUS_OF[state] for state in set(State) - final}
@@ -40,10 +41,10 @@ def test_every_job_can_still_end_either_way(state):
     assert {State.SUCCEEDED, State.DEAD} <= _reachable(state)
 
 
-def test_only_what_a_worker_gives_back_waits_for_its_first_run_again():
+def test_only_what_a_worker_gives_back_or_an_operator_replays_waits_for_its_first_run_again():
     into = {state: {source for source in State if state in TRANSITIONS[source]} for state in State}
-    assert into[State.SCHEDULED] == {State.RUNNING}
-    assert into[State.PENDING] == {State.SCHEDULED, State.RUNNING}
+    assert into[State.SCHEDULED] == {State.RUNNING, State.DEAD}
+    assert into[State.PENDING] == {State.SCHEDULED, State.RUNNING, State.DEAD}
 
 
 def test_the_picture_in_the_docstring_is_the_table():

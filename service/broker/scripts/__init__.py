@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-NAMES = ("enqueue", "fetch", "begin", "renew", "note", "settle")
+NAMES = ("enqueue", "fetch", "begin", "renew", "note", "settle", "replay", "discard", "forget", "claim")
 
 _FOLDER = Path(__file__).parent
 

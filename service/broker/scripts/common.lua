@@ -14,6 +14,7 @@
 local TOGETHER = 10 -- entries of one key that come back at a time, to end as duplicates
 local GONE = 200 -- workers that are gone, and that one call passes over
 local CHUNK = 1000 -- arguments for one command: far below the stack of every server
+local LOG_BYTES = 16384 -- of the log of one job's attempts
 
 local function now_ms()
     local time = redis.call("TIME")
@@ -62,6 +63,40 @@ end
 -- The message as Dramatiq encodes it; all of it where no header stands before it.
 local function body_of(stored)
     return header_of(stored) and string.match(stored, "\n(.*)$") or stored
+end
+
+-- What became of one delivery, as a line of its job's log. `failure` is JSON with type and message.
+local function attempt_line(stored, lease, now, failure)
+    local _, attempt = header_of(stored)
+    local started, worker = string.match(lease or "", "^%d+ (%d+) (%S+)")
+    local at = (started and #started <= 14) and started or text(now)
+    return '{"attempt":' .. (attempt or "1") .. ',"started_at":' .. at .. ',"ended_at":' .. text(now)
+        .. ',"worker":' .. cjson.encode(worker or "") .. ',"error":' .. failure .. "}"
+end
+
+-- A log with one more line. Of one that has grown too long the first line stays, and the oldest after it go.
+local function with_line(log, line)
+    log = (log and log ~= "") and (log .. "\n" .. line) or line
+    while #log > LOG_BYTES do
+        local first = string.find(log, "\n", 1, true)
+        local second = first and string.find(log, "\n", first + 1, true)
+        if not second then
+            break
+        end
+        log = string.sub(log, 1, first) .. string.sub(log, second + 1)
+    end
+    return log
+end
+
+-- Keep a dead letter: the message with its header, the record (the death as JSON, then the lines of its log), and a note
+-- that the death is still to be told.
+-- `keys` are dead, dead messages, dead letters and untold.
+local function keep_letter(keys, entry, stored, event, log, now)
+    redis.call("ZADD", keys[1], text(now), entry)
+    redis.call("HSET", keys[2], entry, stored)
+    local record = '{"died_at":' .. text(now) .. ',"event":' .. event .. "}"
+    redis.call("HSET", keys[3], entry, log and log ~= "" and (record .. "\n" .. log) or record)
+    redis.call("ZADD", keys[4], text(now), text(now) .. " " .. entry)
 end
 
 -- Whether this user may call workers: asked before, since an error of PUBLISH would end a script that has written.

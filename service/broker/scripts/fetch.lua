@@ -2,17 +2,19 @@
 -- Return lapsed and due messages to ready, then lease up to n.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
---       11 dead  12 dead messages  13 outgoing  14 progress  15 checkpoints  16 once  17 once until  18 once waiting
+--       11 dead  12 dead messages  13 dead letters  14 untold  15 attempts  16 once  17 once until  18 once waiting
+--       19 outgoing  20 progress  21 checkpoints
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker
 --       6 ms for which a worker that gets fewer can be woken, or 0  7 bytes of the longest message that is handed out
--- Returns {now, ms until it is worth asking again, or -1, first token, messages, whether there are outgoing ones}. The ms
---         are 0 where all n were there, else those until something comes due or lapses. For each message, the tokens rising: `LENGTH LAPSES ENTRY SCORE
---         CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR[\tKEY]\n`, then LENGTH bytes as encoded. Of a duplicate, LAPSES is `=`, and
---         the bytes are what `once` has for its key.
+-- Returns {now, ms until it is worth asking again, or -1, first token, messages, deaths to tell of, whether there are outgoing
+--         ones}. The ms are 0 where all n were there, else those until something comes due or lapses. For each message, the
+--         tokens rising: `LENGTH LAPSES ENTRY SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR[\tKEY]\n`, then LENGTH bytes as
+--         encoded. Of a duplicate, LAPSES is `=`, and the bytes are what `once` has for its key.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BYTES = 33554432 -- of messages in one reply, but for the last piece
 local PIECE = 16 -- messages that are read at a time
+local LAPSE = '{"type":"crashed","message":"Its worker died, or was not heard of for a lease"}'
 local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
 
 local now = now_ms()
@@ -37,19 +39,23 @@ local function back_to_ready(entries)
     return #ready / 2
 end
 
+local LETTERS = { KEYS[11], KEYS[12], KEYS[13], KEYS[14] }
+local made = 0
+
 -- What no worker is to get becomes a dead letter, with its final event, which `events` takes as well.
-local function bury(events, entry, stored, kind, why)
+local function bury(events, entry, stored, kind, why, log)
     local created, attempt, _, actor, _, _, key = header_of(stored)
     local event = cjson.encode({
-        state = "dead", type = actor or kind, attempt = attempt or "1", created_at = created or text(now),
+        state = "dead", reason = kind == "crashed" and kind or "invalid", type = actor or kind, attempt = attempt or "1", created_at = created or text(now),
         error = cjson.encode({ type = kind, traceback = "", message = why }),
     })
-    redis.call("ZADD", KEYS[11], text(now), entry)
-    redis.call("HSET", KEYS[12], entry, body_of(stored))
+    keep_letter(LETTERS, entry, stored, event, log or redis.call("HGET", KEYS[15], entry), now)
     redis.call("HDEL", KEYS[3], entry)
     redis.call("HDEL", KEYS[9], entry)
-    redis.call("HDEL", KEYS[14], entry)
     redis.call("HDEL", KEYS[15], entry)
+    redis.call("HDEL", KEYS[20], entry)
+    redis.call("HDEL", KEYS[21], entry)
+    made = made + 1
     redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
     events[#events + 1] = entry
     events[#events + 1] = event
@@ -63,9 +69,11 @@ end
 local function without_the_crashed(entries, leases)
     local stored = redis.call("HMGET", KEYS[3], unpack(entries))
     local counts = redis.call("HMGET", KEYS[9], unpack(entries))
-    local alive, events = {}, { "kind", "settled", "at", text(now) }
+    local logs = redis.call("HMGET", KEYS[15], unpack(entries))
+    local alive, logged, events = {}, {}, { "kind", "settled", "at", text(now) }
     for i, entry in ipairs(entries) do
         if stored[i] then
+            local log = with_line(logs[i], attempt_line(stored[i], leases[i], now, LAPSE))
             local _, _, most = header_of(stored[i])
             local lapses = tonumber(counts[i] or 0)
             if (lapses == 0 and most ~= "1") or has_begun(leases[i] or "") then
@@ -73,11 +81,14 @@ local function without_the_crashed(entries, leases)
             end
             if not most or lapses < tonumber(most) then
                 alive[#alive + 1] = entry
+                logged[#logged + 1] = entry
+                logged[#logged + 1] = log
             else
-                bury(events, entry, stored[i], "crashed", "Its worker died in each of " .. lapses .. " deliveries")
+                bury(events, entry, stored[i], "crashed", "Its worker died in each of " .. lapses .. " deliveries", log)
             end
         end
     end
+    call_many("HSET", KEYS[15], logged)
     if #events > 4 then
         redis.call("XADD", KEYS[4], "*", unpack(events))
     end
@@ -152,7 +163,7 @@ local function hindrance(key, entry)
     end
 end
 
-local reply = { text(now), -1, 0, "", redis.call("EXISTS", KEYS[13]) }
+local reply = { text(now), -1, 0, "", 0, redis.call("EXISTS", KEYS[19]) }
 local taken, messages, is_more = take()
 if #taken > 0 then
     local lapses = redis.call("EXISTS", KEYS[9]) == 1 and redis.call("HMGET", KEYS[9], unpack(taken)) or {}
@@ -245,12 +256,17 @@ if is_more then
     soonest = 0
 end
 reply[2] = text(soonest)
+reply[5] = made
 if soonest == 0 or ARGV[6] == "0" then
     wake_for_due(KEYS[6], namespace, queue, KEYS[2], now)
 else
     -- Nothing more is ready, and this worker has room: it can be woken, with no further call to say so. By the time at
     -- which it asks by itself: who sleeps longest is woken first.
     local asleep = tonumber(ARGV[6])
+    local untold = redis.call("ZRANGE", KEYS[14], 0, 0, "WITHSCORES")
+    if untold[2] and tonumber(untold[2]) <= now then
+        reply[5] = made + 1 -- who made it may have died before it told
+    end
     redis.call("ZREMRANGEBYSCORE", KEYS[6], "-inf", text(now - FORGET_MS))
     redis.call("ZADD", KEYS[6], text(now + (soonest < 0 and asleep or math.min(soonest, asleep))), worker)
 end

@@ -2,20 +2,24 @@
 -- Take messages out of their holder's hands, each with its event, in one step.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 finals  6 waiters  7 leases  8 deadlines  9 lapses  10 dead
---       11 dead messages  12 outgoing  13 progress  14 checkpoints  15 once  16 once until  17 once waiting
+--       11 dead messages  12 dead letters  13 untold  14 attempts  15 once  16 once until  17 once waiting  18 outgoing
+--       19 progress  20 checkpoints
 -- ARGV  1 namespace  2 queue
 --       3... for each message `ENTRY TOKEN OUTCOME[:KEEP_MS] EVENT`, EVENT as JSON, for how long "done" or "dead" keeps the
 --         key that the delivery holds, and after a line break what the outcome needs:
 --         "done"     nothing; EVENT is kept in finals
 --         "after"    what this delivery has sent, for outgoing: goes out only where a "done" of it stands before
---         "dead"     the dead letter, or nothing for the message as it is stored; EVENT is kept in finals
---         "retry"    delay in ms, a space, and the encoded message of the next attempt
+--         "dead"     FAILURE, a line break, and another encoded message in place of the stored one, or nothing; EVENT is
+--                    kept in finals
+--         "retry"    FAILURE, a line break, delay in ms, a space, and the encoded message of the next attempt
 --         "snooze"   delay in ms, a space, and the encoded message: later, with no attempt counted
 --         "release"  nothing: back to its place in ready; a lapse of the worker is not counted
---         "crashed"  nothing: back to its place in ready; counted as a lapse
+--         "crashed"  FAILURE: back to its place in ready; counted as a lapse
+--         FAILURE is JSON with type and message, for the log of the job's attempts
 -- Returns the entries that the caller did not hold with this token any more: of those nothing changed.
 -- Complexity: O(n log N + m) for n messages, n <= 200, that have sent m others; for those with a key
 --             O(n * TOGETHER * log N).
+local LETTERS = { KEYS[10], KEYS[11], KEYS[12], KEYS[13] }
 local now = now_ms()
 local once = { ready = KEYS[1], once = KEYS[15], once_until = KEYS[16], once_waiting = KEYS[17] }
 local entries, tokens, outcomes, keeps, settled_as = {}, {}, {}, {}, {}
@@ -30,6 +34,12 @@ local events, finals = { "kind", "settled", "at", text(now) }, {}
 local returned, delayed = 0, 0
 local done, outgoing = {}, {}
 local left = {}
+
+-- The log of an entry's attempts with this one.
+local function log_of(entry, stored, lease, failure)
+    return with_line(redis.call("HGET", KEYS[14], entry), attempt_line(stored, lease, now, failure))
+end
+
 for i, entry in ipairs(entries) do
     local outcome, event = outcomes[i], settled_as[i]
     if outcome == "after" then
@@ -50,14 +60,21 @@ for i, entry in ipairs(entries) do
             events[#events + 1] = event
         end
         if outcome == "dead" then
-            redis.call("ZADD", KEYS[10], text(now), entry)
-            local letter = string.match(ARGV[i + 2], "\n(.+)$") or body_of(redis.call("HGET", KEYS[3], entry) or "")
-            redis.call("HSET", KEYS[11], entry, letter)
+            local failure, letter = string.match(ARGV[i + 2], "^[^\n]*\n([^\n]*)\n(.*)$")
+            local stored = redis.call("HGET", KEYS[3], entry) or ""
+            local log = log_of(entry, stored, leases[i], failure)
+            if letter ~= "" and header_of(stored) then
+                stored = string.match(stored, "^[^\n]*\n") .. letter
+            end
+            keep_letter(LETTERS, entry, stored, event, log, now)
         elseif outcome == "retry" or outcome == "snooze" then
-            local delay, message = string.match(ARGV[i + 2], "\n(%d+) (.*)$")
-            local created, attempt, most, actor, score, _, key = header_of(redis.call("HGET", KEYS[3], entry) or "")
+            local rest = outcome == "retry" and "([^\n]*)\n(%d+) (.*)$" or "()(%d+) (.*)$"
+            local failure, delay, message = string.match(ARGV[i + 2], "^[^\n]*\n" .. rest)
+            local stored = redis.call("HGET", KEYS[3], entry) or ""
+            local created, attempt, most, actor, score, _, key = header_of(stored)
             if score then
                 if outcome == "retry" then
+                    redis.call("HSET", KEYS[14], entry, log_of(entry, stored, leases[i], failure))
                     attempt = text(attempt + 1)
                     redis.call("HDEL", KEYS[9], entry)
                 end
@@ -72,8 +89,11 @@ for i, entry in ipairs(entries) do
             events[#events + 1] = entry
             events[#events + 1] = event
         elseif outcome == "release" or outcome == "crashed" then
-            redis.call("ZADD", KEYS[1], score_of(redis.call("HGET", KEYS[3], entry)), entry)
+            local stored = redis.call("HGET", KEYS[3], entry)
+            redis.call("ZADD", KEYS[1], score_of(stored), entry)
             if outcome == "crashed" then
+                local failure = string.match(ARGV[i + 2], "\n(.*)$")
+                redis.call("HSET", KEYS[14], entry, log_of(entry, stored or "", leases[i], failure))
                 redis.call("HINCRBY", KEYS[9], entry, 1)
             end
             events[#events + 1] = entry
@@ -101,16 +121,17 @@ if #held > 0 then
 end
 if #gone > 0 then
     redis.call("HDEL", KEYS[3], unpack(gone))
-    if redis.call("EXISTS", KEYS[9]) == 1 then
+    if redis.call("EXISTS", KEYS[9], KEYS[14]) > 0 then
         redis.call("HDEL", KEYS[9], unpack(gone))
-    end
-    if redis.call("EXISTS", KEYS[13], KEYS[14]) > 0 then
-        redis.call("HDEL", KEYS[13], unpack(gone))
         redis.call("HDEL", KEYS[14], unpack(gone))
+    end
+    if redis.call("EXISTS", KEYS[19], KEYS[20]) > 0 then
+        redis.call("HDEL", KEYS[19], unpack(gone))
+        redis.call("HDEL", KEYS[20], unpack(gone))
     end
 end
 call_many("HSET", KEYS[5], finals)
-call_many("RPUSH", KEYS[12], outgoing)
+call_many("RPUSH", KEYS[18], outgoing)
 if #events > 4 then
     redis.call("XADD", KEYS[4], "*", unpack(events))
 end

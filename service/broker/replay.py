@@ -1,0 +1,91 @@
+"""What a replay changes in a message, and what it notes of that."""
+
+import inspect
+import json
+from time import time
+from typing import Any, cast
+
+from dramatiq.actor import Actor
+from dramatiq.message import Message
+
+from service.broker.dead_letter import DeadLetter
+from service.broker.message_checks import FORMAT, format_of
+from service.broker.messages import decode_fields, encode_fields, encode_message
+from service.errors import PayloadError, UnreadableMessage
+from service.payload.contract import PayloadContract, check_json
+
+#: What belongs to the life that has ended.
+OF_ONE_LIFE = ("retries", "traceback", "unknown_for_ms", "eta")
+TEXT_CHARACTERS = 500
+VALUE_CHARACTERS = 200
+FIELDS_LISTED = 20
+
+
+def message_of_next_life(letter: DeadLetter, kwargs: dict[str, Any] | None) -> bytes:
+    """Return the message of a replay, with other arguments where some are given. What can't be read stays as it is.
+
+    Its time is new: an age limit counts from the replay on.
+    """
+    now_ms = int(time() * 1000)
+    try:
+        fields = decode_fields(letter.message)
+        is_ours = format_of(fields) <= FORMAT and isinstance(fields.get("options"), dict)
+    except UnreadableMessage:
+        fields, is_ours = {}, False
+    if kwargs is not None and not is_ours:
+        made: Message[Any] = Message(
+            queue_name=letter.original_queue,
+            actor_name=letter.function,
+            args=(),
+            kwargs=kwargs,
+            options={},
+            message_id=letter.job_id,
+            message_timestamp=now_ms,
+        )
+        return encode_message(made)
+    if not is_ours:
+        return letter.message
+    options = {name: value for name, value in fields["options"].items() if name not in OF_ONE_LIFE}
+    arguments: dict[str, Any] = {} if kwargs is None else {"args": [], "kwargs": kwargs}
+    return encode_fields(
+        {**fields, **arguments, "options": {**options, "replayed_ms": now_ms}, "message_timestamp": now_ms}
+    )
+
+
+def checked(actor: Actor[..., Any], payload: object) -> dict[str, Any]:
+    """Return an operator's payload as its actor takes it. Raises PayloadError, which names the field."""
+    contract = getattr(actor, "contract", None)
+    if isinstance(contract, PayloadContract):
+        return contract.parse(payload)
+    if not isinstance(payload, dict):
+        raise PayloadError(actor.actor_name, [("", "must be a JSON object")])
+    check_json(payload, actor.actor_name)  # pyright: ignore[reportUnknownArgumentType]
+    try:
+        inspect.signature(actor.fn).bind(**cast("dict[str, Any]", payload))
+    except TypeError as error:
+        raise PayloadError(actor.actor_name, [("", str(error))]) from None
+    except ValueError:
+        pass  # a function of C that shows no signature
+    return cast("dict[str, Any]", payload)
+
+
+def note(letter: DeadLetter, by: str, why: str, kwargs: dict[str, Any] | None) -> str:
+    """Return the line about a replay for the job's log, as JSON: who, why, and what of the payload is different."""
+    line: dict[str, Any] = {"by": by[:TEXT_CHARACTERS], "why": why[:TEXT_CHARACTERS]}
+    if kwargs is not None:
+        line["changes"] = _difference((letter.payload or {}).get("kwargs"), kwargs)
+    return json.dumps(line)
+
+
+def _difference(before: object, after: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the fields that differ, each `from` and `to` as the beginning of its JSON; no value for no field."""
+    old = cast("dict[str, Any]", before) if isinstance(before, dict) else {}
+    names = sorted(name for name in {*old, *after} if (name in old) != (name in after) or old[name] != after[name])
+    return {
+        name[:VALUE_CHARACTERS]: {
+            word: json.dumps(side[name])[:VALUE_CHARACTERS]
+            for word, side in (("from", old), ("to", after))
+            if name in side
+        }
+        for name in names[:FIELDS_LISTED]
+    }

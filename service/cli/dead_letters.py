@@ -1,0 +1,164 @@
+"""`callboard dead-letters`: list, show, replay and delete jobs that are dead."""
+
+import argparse
+import getpass
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from service.cli.failure import CommandFailed
+
+WIDTH = 60
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """One subcommand for each act."""
+    acts = parser.add_subparsers(metavar="ACT", required=True)
+    listing = acts.add_parser("list", help="the newest first")
+    _add_filter(listing)
+    listing.add_argument("--limit", type=int, default=50, metavar="N")
+    listing.add_argument("--cursor", help="what the page before ended with")
+    listing.add_argument("--json", action="store_true", help="one JSON object a line")
+    listing.set_defaults(act=_list)
+
+    show = acts.add_parser("show", help="all that is known of one, as JSON")
+    show.add_argument("job_id", metavar="JOB_ID")
+    show.set_defaults(act=_show)
+
+    replay = acts.add_parser("replay", help="put one, or with --all those that fit, back on its queue")
+    replay.add_argument("job_id", metavar="JOB_ID", nargs="?")
+    replay.add_argument("--payload", type=json.loads, metavar="JSON", help="in place of the one that it died with")
+    replay.add_argument("--all", action="store_true", help="all that fit the options below, the oldest first")
+    _add_filter(replay)
+    replay.add_argument("--limit", type=int, metavar="N")
+    replay.add_argument("--per-second", type=float, metavar="N", help="the pace (default: as fast as it goes)")
+    replay.add_argument("--dry-run", action="store_true", help="say how many of what, and do nothing")
+    replay.add_argument("--request", metavar="NAME", help="repeated under this name, nothing is replayed twice")
+    _add_who(replay)
+    replay.set_defaults(act=_replay)
+
+    delete = acts.add_parser("delete", help="remove one for good")
+    delete.add_argument("job_id", metavar="JOB_ID")
+    _add_who(delete)
+    delete.set_defaults(act=_delete)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do one act and say what was done."""
+    from service.broker import broker
+    from service.broker.dead_letters import DeadLetters
+    from service.settings import get_settings
+
+    get_settings().require_redis_url()
+    arguments.act(DeadLetters(broker), arguments)
+    return 0
+
+
+def _add_filter(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--queue")
+    parser.add_argument("--function", metavar="NAME", help="the actor")
+    parser.add_argument("--reason", help="such as failed, crashed, timed-out, expired, invalid")
+    parser.add_argument("--error-type", metavar="TYPE", help="such as ValueError or smtplib.SMTPDataError")
+    parser.add_argument("--since", type=_time, metavar="TIME", help="died at or after this, ISO 8601 (UTC if not said)")
+    parser.add_argument("--until", type=_time, metavar="TIME", help="died at or before this")
+
+
+def _add_who(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--by", default=None, metavar="NAME", help="who does it (default: the user of this machine)")
+    parser.add_argument("--why", default="", metavar="TEXT", help="kept with the job, and logged")
+
+
+def _time(text: str) -> datetime:
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _filter(arguments: argparse.Namespace) -> Any:
+    from service.broker.dead_letters import Filter
+    from service.broker.outcome import Reason
+    from service.queues import QUEUES
+
+    if arguments.queue is not None and arguments.queue not in QUEUES:
+        raise CommandFailed(f"Unknown queue {arguments.queue!r}; known queues: {', '.join(QUEUES)}")
+    if arguments.reason is not None and arguments.reason not in set(Reason):
+        raise CommandFailed(f"Unknown reason {arguments.reason!r}; known reasons: {', '.join(Reason)}")
+    return Filter(
+        queue=arguments.queue,
+        function=arguments.function,
+        reason=arguments.reason and Reason(arguments.reason),
+        error_type=arguments.error_type,
+        since=arguments.since,
+        until=arguments.until,
+    )
+
+
+def _list(letters: Any, arguments: argparse.Namespace) -> None:
+    page = letters.page(_filter(arguments), cursor=arguments.cursor, limit=arguments.limit)
+    for letter in page.letters:
+        if arguments.json:
+            print(json.dumps(letter.to_dict()))
+        else:
+            what = f"{letter.error['type']}: {letter.error['message']}".split("\n")[0][:WIDTH]
+            place = f"{letter.original_queue} {letter.function}"
+            print(f"{letter.failed_at} {letter.job_id} {place} {letter.reason.value} {what}")
+    if page.cursor:
+        print(f"more: --cursor {page.cursor}")
+
+
+def _show(letters: Any, arguments: argparse.Namespace) -> None:
+    print(json.dumps(_one(letters, arguments.job_id).to_dict(), indent=2, ensure_ascii=False))
+
+
+def _replay(letters: Any, arguments: argparse.Namespace) -> None:
+    if arguments.all == (arguments.job_id is not None):
+        raise CommandFailed("Name either one JOB_ID or --all, with options that say which")
+    if arguments.all and arguments.payload is not None:
+        raise CommandFailed("--payload is for one JOB_ID")
+    by = arguments.by or getpass.getuser()
+    if arguments.all:
+        report = letters.replay_many(
+            _filter(arguments),
+            by=by,
+            why=arguments.why,
+            limit=arguments.limit,
+            per_second=arguments.per_second,
+            dry_run=arguments.dry_run,
+            request=arguments.request,
+        )
+        for (queue, function, reason), number in sorted(report.counts.items()):
+            print(f"{number} {queue} {function} {reason}")
+        print(f"{report.replayed} {'would be ' if arguments.dry_run else ''}replayed, {report.skipped} skipped")
+        return
+    from service.broker.dead_letters import Replay
+
+    if arguments.payload is not None:
+        import service.actors  # noqa: F401 # pyright: ignore[reportUnusedImport] - the payload is checked by its actor
+    letter = _one(letters, arguments.job_id)
+    if arguments.dry_run:
+        print(f"1 {letter.original_queue} {letter.function} {letter.reason.value} would be replayed")
+        return
+    done = letters.replay(letter, by=by, why=arguments.why, payload=arguments.payload, request=arguments.request)
+    said = {
+        Replay.DONE: "replayed",
+        Replay.DONE_BEFORE: "was replayed before by this request",
+        Replay.GONE: "is no dead letter any more",
+        Replay.ON_ITS_QUEUE: "is on its queue: it was sent again",
+        Replay.FOREIGN: "can't be replayed: Callboard has not written it, and does not know its place",
+    }[done]
+    if done not in (Replay.DONE, Replay.DONE_BEFORE):
+        raise CommandFailed(f"{letter.job_id} {said}")
+    print(f"{letter.job_id} {said}")
+
+
+def _delete(letters: Any, arguments: argparse.Namespace) -> None:
+    letter = _one(letters, arguments.job_id)
+    if not letters.delete(letter, by=arguments.by or getpass.getuser(), why=arguments.why):
+        raise CommandFailed(f"{letter.job_id} is no dead letter any more")
+    print(f"{letter.job_id} deleted")
+
+
+def _one(letters: Any, job_id: str) -> Any:
+    letter = letters.get(job_id)
+    if letter is None:
+        raise CommandFailed(f"There is no dead letter of the job {job_id}")
+    return letter
