@@ -106,7 +106,7 @@ class Wakeups:
         self._trouble = trouble
         advice = ""
         if isinstance(error, NoPermissionError):
-            pattern = f"{self._channel.rpartition(':')[0]}:*"
+            pattern = f"{self._channel.rpartition(':wake:')[0]}:wake:*"
             advice = f". Give the user the ACL rights +subscribe &{pattern}"
         logger.warning("Redis can't call this worker, which asks every second instead: %s%s", error, advice)
 

@@ -3,14 +3,16 @@
 import os
 import signal
 from collections import Counter
+from typing import Any
 
 import pytest
+from dramatiq.message import Message
 
 from service.broker import RedisBroker
 from service.broker.keys import Keys
 from tests.e2e.conftest import Service
 from tests.faults.test_crashes import LEASE, counts
-from tests.jobs import send, state_of
+from tests.jobs import state_of
 from tests.servers import eventually
 
 
@@ -18,7 +20,10 @@ from tests.servers import eventually
 def test_what_a_dead_worker_held_ahead_is_cleared_in_few_processes(service: Service, broker: RedisBroker) -> None:
     """Case 02-D03: all that it held is suspect, since Redis knows a delivery and not a start."""
     service.start_worker("first", **LEASE)
-    held = [send(broker, "fault.good", f"h{number}", 0.001) for number in range(3000)]
+    held: list[Message[Any]] = [
+        Message("default", "fault.good", (f"h{number}", 0.001), {}, {}) for number in range(3000)
+    ]
+    assert not broker.send_many(held).failed
     keys = Keys(broker.namespace, "default")
     eventually(lambda: broker.client.hlen(keys.leases) > 20)
     worker = int(service.notes()[0].split()[1])
