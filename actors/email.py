@@ -17,9 +17,19 @@ class EmailResult(TypedDict):
     to: str
 
 
-@job(name="email.send", queue="email", aliases=("send-email",), max_payload_bytes=4 * 1024 * 1024)
+@job(
+    name="email.send",
+    queue="email",
+    aliases=("send-email",),
+    max_payload_bytes=4 * 1024 * 1024,
+    idempotency_key="email:{to}:{template_id}:{ref_id}",
+    duplicate_result={"status": "already_sent", "skipped": True},
+)
 def send_email(payload: EmailJobPayload) -> EmailResult:
-    """Render a template and send it. A refusal for now (4xx, no connection) is retried, a 5xx reply is permanent."""
+    """Render a template and send it. A refusal for now (4xx, no connection) is retried, a 5xx reply is permanent.
+
+    Of several jobs with the same recipient, template and ref_id, one sends; without a ref_id each does.
+    """
     parts = render(payload.template_id, payload.context, catalogue.folder())
     mail = build(payload, parts, job_id=current_job().job_id, sender=get_settings().mail_from)
     deliver(mail, _server())

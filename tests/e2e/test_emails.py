@@ -58,3 +58,21 @@ def test_two_hundred_posted_mails_arrive_once_each(home: Home) -> None:
 
     logged = home.state.log_of("projector").read_text()
     assert logged.count("Job status updated") == 3 * MAILS
+
+
+@pytest.mark.timeout(240)
+def test_of_twenty_posts_with_one_reference_one_mail_is_sent(home: Home) -> None:
+    home.up()
+    payload = {"to": "ada@example.org", "subject": "Order 7", "template_id": "welcome", "context": {"name": "Ada"}}
+
+    def post(_: int) -> str:
+        return home.post("/jobs", {"type": "send-email", "payload": payload, "ref_id": "order-7"})["job_id"]
+
+    with ThreadPoolExecutor(8) as pool:
+        job_ids = list(pool.map(post, range(20)))
+    eventually(lambda: all(home.get(f"/jobs/{job_id}")["is_terminal"] for job_id in job_ids), 60)
+    jobs = [home.get(f"/jobs/{job_id}") for job_id in job_ids]
+    assert Counter(job["status"] for job in jobs) == {"succeeded": 20}
+    assert sorted(job["result"]["status"] for job in jobs) == ["already_sent"] * 19 + ["sent"]
+    assert [job.get("skipped") for job in jobs].count(True) == 19
+    assert len(list(home.state.mail.iterdir())) == 1
