@@ -20,20 +20,25 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
+from service.broker.lost import LeaseLost
 from service.broker.message_checks import INHERITED, MOST_CHARACTERS
 from service.broker.once import FIRST_RESULT, check_key
 from service.broker.outgoing import collect, send_at_once
 from service.durations import seconds_of
 from service.errors import (
     AuthenticationFailed,
+    BrokerUnavailable,
     DeclarationError,
     Declined,
+    Expired,
     JobExists,
+    NoteError,
     PayloadError,
     Permanent,
     RetryAfter,
     Snooze,
     SoftTimeLimit,
+    TooManyFollowUps,
 )
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
@@ -45,15 +50,21 @@ from service.settings import get_settings
 __all__ = [
     "AuthenticationFailed",
     "Backoff",
+    "BrokerUnavailable",
     "Declined",
+    "Expired",
     "Job",
     "JobContext",
     "JobExists",
+    "LeaseLost",
+    "NoteError",
+    "PayloadError",
     "Permanent",
     "Personal",
     "RetryAfter",
     "Snooze",
     "SoftTimeLimit",
+    "TooManyFollowUps",
     "Unique",
     "current_job",
     "get_settings",

@@ -23,7 +23,7 @@ def configure_logs(settings: Settings, stream: TextIO | None = None) -> None:
     """Send all of the process's log records to one stream (standard error), in the format that the settings name."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
-    handler.addFilter(_is_wanted)
+    handler.addFilter(is_wanted)
     logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
     for name in unknown_variables():
         logger.warning("The variable %s is no setting of Callboard: is it misspelt?", name)
@@ -99,7 +99,8 @@ def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
 _UNWANTED = ("returned a value that is not None", "Failed to process message %s")
 
 
-def _is_wanted(record: logging.LogRecord) -> bool:
+def is_wanted(record: logging.LogRecord) -> bool:
+    """Whether a record says anything of a job, and nothing that does not hold here."""
     if not record.name.startswith("dramatiq."):
         return True
     return not any(text in str(record.msg) for text in _UNWANTED)

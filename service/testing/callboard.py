@@ -1,5 +1,7 @@
 """The face of the fixture `callboard`: what has been sent, and running it."""
 
+import json
+import logging
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +13,11 @@ from dramatiq.actor import Actor
 
 from service.broker import RedisBroker
 from service.broker.messages import decode_message
+from service.broker.once import DEFAULT_TTL_SECONDS, FIRST_RESULT
 from service.errors import PayloadError
 from service.job import Job
 from service.middleware.retries import Retries
+from service.observe.logs import is_wanted
 from service.testing.clock import Clock
 from service.testing.memory import DirectNotes, MemoryWire, NoRedis, Waiting
 from service.testing.runner import Ended, Runner
@@ -51,6 +55,8 @@ class Run:
     result: Any
     error: BaseException | None
     delay_seconds: float | None
+    #: Whether another job of its idempotency key had succeeded, so that it did not run.
+    skipped: bool = False
 
 
 class Callboard:
@@ -83,9 +89,12 @@ class Callboard:
         attributes.update(replaced)
         for each in retries:
             each._random = _NoJitter()
+        of_worker = logging.getLogger("dramatiq.worker.WorkerThread")
+        of_worker.addFilter(is_wanted)
         try:
             yield callboard
         finally:
+            of_worker.removeFilter(is_wanted)
             callboard._runner.stop()
             for each, source in zip(retries, sources, strict=True):
                 each._random = source
@@ -160,9 +169,22 @@ class Callboard:
             new += self._wire.take_new()
 
     def _run(self, waiting: Waiting) -> Ended:
+        queue, row = waiting.queue, waiting.row
+        options = self._broker.get_actor(row.actor).options if self._broker.is_named(row.actor) else {}
+        if row.key and (first := self._wire.result_of_key(queue, row.key)) is not None:
+            answer = options.get("duplicate_result", FIRST_RESULT)
+            result = json.loads(first) if answer is FIRST_RESULT else answer
+            return Ended(None, "succeeded", result, None, skipped=True)
+        ended = self._run_now(waiting)
+        if row.key and ended.state == "succeeded":
+            seconds = options.get("idempotency_ttl", DEFAULT_TTL_SECONDS)
+            self._wire.take_key(queue, row.key, json.dumps(ended.result), seconds)
+        return ended
+
+    def _run_now(self, waiting: Waiting) -> Ended:
         self._is_running = True
         try:
-            ended = self._runner.run(waiting)
+            ended = self._runner.run(waiting, self.clock.now_ms)
         finally:
             self._is_running = False
         for follow_up in ended.follow_ups:
@@ -184,7 +206,7 @@ class Callboard:
             attempt = row.attempt + (ended.state == "retrying")
             again = row._replace(data=ended.again, attempt=attempt, delay_ms=ended.delay_ms)
             due_ms = self.clock.now_ms + ended.delay_ms
-            self._wire.add(Waiting(waiting.queue, again, due_ms, waiting.place))
+            self._wire.add(Waiting(waiting.queue, again, due_ms, waiting.place, waiting.sent_ms))
             self._runner.announce(decode_message(ended.again), ended.delay_ms)
         return Run(
             job_id=enqueued.job_id,
@@ -196,6 +218,7 @@ class Callboard:
             result=ended.result,
             error=ended.error,
             delay_seconds=ended.delay_ms / 1000 if will_run else None,
+            skipped=ended.skipped,
         )
 
     def _enqueued(self, waiting: Waiting) -> Enqueued:

@@ -9,6 +9,7 @@ from service.broker.delivery import Lease
 from service.broker.notes import Note
 from service.broker.outgoing import FollowUp
 from service.broker.wire import Row
+from service.errors import JobExists
 from service.testing.clock import Clock
 
 
@@ -20,6 +21,7 @@ class Waiting:
     row: Row
     due_ms: int
     place: int
+    sent_ms: int
 
 
 class NoRedis:
@@ -41,6 +43,8 @@ class MemoryWire(NoRedis):
         self._taken_until_ms: dict[str, int] = {}
         #: What jobs have said of themselves last, by job and kind.
         self._said: dict[tuple[str, str], str] = {}
+        #: The results of idempotency keys, and until when they are taken.
+        self._keys: dict[tuple[str, str], tuple[str, int]] = {}
 
     def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
         """Take messages. Returns False where the same was sent within `once_within_seconds`."""
@@ -50,9 +54,25 @@ class MemoryWire(NoRedis):
                 return False
             self._taken_until_ms[entry] = self._clock.now_ms + once_within_seconds * 1000
         for row in rows:
+            self._check_unique(queue, row)
             self._places += 1
-            self.add(Waiting(queue, row, self._clock.now_ms + (row.delay_ms or 0), self._places))
+            now_ms = self._clock.now_ms
+            self.add(Waiting(queue, row, now_ms + (row.delay_ms or 0), self._places, now_ms))
         return True
+
+    def _check_unique(self, queue: str, row: Row) -> None:
+        for each in self.waiting:
+            if row.unique and (each.queue, each.row.unique) == (queue, row.unique):
+                raise JobExists(each.row.entry, row.unique)
+
+    def result_of_key(self, queue: str, key: str) -> str | None:
+        """Return the result of the job that has taken a key, JSON, or None where it is free."""
+        result, until_ms = self._keys.get((queue, key), (None, 0))
+        return result if until_ms > self._clock.now_ms else None
+
+    def take_key(self, queue: str, key: str, result: str, seconds: float) -> None:
+        """Keep a key for a job that has succeeded."""
+        self._keys[queue, key] = result, self._clock.now_ms + int(seconds * 1000)
 
     def enqueue_each(self, queue: str, batches: Iterable[tuple[Sequence[Row], tuple[str, int]]]) -> Iterator[None]:
         """Take batches of messages."""
@@ -92,9 +112,10 @@ class MemoryWire(NoRedis):
     def add_follow_up(self, follow_up: FollowUp) -> None:
         """Take what a job has sent, now that it has succeeded."""
         head, _, data = follow_up.row.partition(b"\n")
-        entry, priority, delay, attempt, most, actor = head.decode().split(" ", 5)
+        entry, priority, delay, attempt, most, named = head.decode().split(" ", 5)
+        actor, _, key = named.partition("\t")
         delay_ms = None if delay == "-" else int(delay)
-        row = Row(entry, actor, int(priority), delay_ms, int(attempt), int(most), data)
+        row = Row(entry, actor, int(priority), delay_ms, int(attempt), int(most), data, key)
         self.enqueue(follow_up.queue, [row], ("", 0))
 
     def take_new(self) -> list[Waiting]:

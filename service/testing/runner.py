@@ -34,6 +34,7 @@ class Ended:
     again: bytes = b""
     delay_ms: int = 0
     follow_ups: tuple[FollowUp, ...] = ()
+    skipped: bool = False
 
 
 class Runner:
@@ -44,16 +45,28 @@ class Runner:
         self._settled: Settlement | None = None
         self._error: BaseException | None = None
         self._has_loop = False
+        self._token = 0
         self._intake = Intake(self._find_actor, self._settle, unknown_actor_seconds=0)
         self._thread: Any = cast("Any", WorkerThread)(
             broker=broker, consumers=defaultdict(lambda: self), work_queue=self, worker_timeout=0
         )
 
-    def run(self, waiting: Waiting) -> Ended:
+    def run(self, waiting: Waiting, now_ms: int) -> Ended:
         """Run a message once."""
         self._start_loop()
         row = waiting.row
-        lease = Lease(waiting.queue, row.entry, "1", 0, 0, row.attempt, 0, row.max_deliveries)
+        self._token += 1
+        lease = Lease(
+            waiting.queue,
+            row.entry,
+            str(self._token),
+            now_ms,
+            waiting.sent_ms,
+            row.attempt,
+            0,
+            row.max_deliveries,
+            row.key,
+        )
         self._settled = self._error = None
         delivery = self._intake.open(lease, row.actor, row.data)
         if delivery is None:

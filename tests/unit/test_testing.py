@@ -16,7 +16,7 @@ from dramatiq.middleware import Middleware
 from pydantic import BaseModel
 
 from service.errors import BrokerUnavailable, PayloadError
-from service.job import Backoff, Permanent, current_job, job, send_at_once
+from service.job import Backoff, JobExists, Permanent, Unique, current_job, job, send_at_once
 from service.testing import Callboard
 
 
@@ -475,3 +475,69 @@ def test_what_a_job_says_of_itself_needs_no_server_and_a_checkpoint_outlives_its
     assert [run.result for run in runs] == [None, [{"attempt": 1}, "acme"]]
     assert '"done": 1' in (broker.find_progress(message.message_id, "default") or "")
     assert caplog.messages.count("a step") == 2
+
+
+def test_a_key_takes_effect_once_within_its_time_and_the_job_knows_it(callboard, broker, seen):
+    @job(name="orders.mail", queue="email", idempotency_key="mail:{to}", idempotency_ttl="1h")
+    def mail(*, to: str) -> int:
+        seen.append((current_job().idempotency_key, current_job().fencing_token))
+        return len(seen)
+
+    @job(name="orders.close", queue="default")
+    def close() -> None:
+        mail.send(to="ada")
+
+    close.send()
+    mail.send(to="bob")
+    runs = callboard.drain()
+    assert sorted(run.actor for run in runs) == ["orders.close", "orders.mail", "orders.mail"]
+    mail.send_with_options(kwargs={"to": "ada"}, delay=1000)
+    callboard.assert_enqueued(mail, to="ada")
+    [again] = callboard.drain(wait=True)
+    assert (again.state, again.skipped, again.result) == ("succeeded", True, again.result)
+    assert sorted(key for key, _ in seen) == ["mail:ada", "mail:bob"]
+    assert seen[0][1] < seen[1][1]
+    callboard.clock.advance(3601)
+    mail.send(to="ada")
+    [free] = callboard.drain()
+    assert (free.skipped, free.result) == (False, 3)
+
+
+def test_a_duplicate_has_the_actors_own_answer(callboard, broker):
+    @job(name="orders.mail", queue="email", idempotency_key="mail:{to}", duplicate_result={"status": "already_sent"})
+    def mail(*, to: str) -> dict[str, str]:
+        return {"status": "sent"}
+
+    for _ in range(2):
+        mail.send(to="ada")
+    assert [run.result for run in callboard.drain()] == [{"status": "sent"}, {"status": "already_sent"}]
+
+
+def test_a_unique_job_is_refused_while_another_waits(callboard, broker):
+    @job(name="orders.sync", queue="default", unique=Unique("{account}"))
+    def sync(*, account: str) -> None: ...
+
+    first = sync.send(account="a")
+    with pytest.raises(JobExists) as refused:
+        sync.send(account="a")
+    assert refused.value.job_id == first.message_id
+    sync.send(account="b")
+    callboard.drain()
+    sync.send(account="a")
+
+
+def test_what_has_waited_too_long_does_not_run(callboard, broker, seen):
+    @job(name="orders.offer", queue="default", expires="1m")
+    def offer() -> None:
+        seen.append(1)
+
+    offer.send()
+    callboard.clock.advance(61)
+    [run] = callboard.drain()
+    assert (run.state, seen) == ("dead", [])
+
+
+def test_a_result_needs_no_middleware_of_its_own(callboard, take, caplog):
+    take.send(order_id=ID)
+    callboard.drain()
+    assert "Results middleware" not in caplog.text
