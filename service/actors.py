@@ -28,7 +28,8 @@ def import_actor_modules(names: list[str]) -> None:
             # A module that is there and lacks something else must show its own error.
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
                 raise
-            raise SettingsError(_wrong(f"there is no module {name!r} on the import path")) from None
+            how = "install its package beside Callboard, or set PYTHONPATH to the folder that it is in"
+            raise SettingsError(_wrong(f"there is no module {name!r} on the import path ({how})")) from None
         for found in pkgutil.walk_packages(getattr(module, "__path__", []), prefix=f"{name}."):
             importlib.import_module(found.name)
 

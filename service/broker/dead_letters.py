@@ -52,7 +52,10 @@ class Replay(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which dead letters are meant: all that fit every field that is given. `since` <= time of death <= `until`."""
+    """Which dead letters are meant: all that fit every field that is given. `since` <= time of death <= `until`.
+
+    error_type: the whole name, or its last part: `SMTPDataError` for `smtplib.SMTPDataError`.
+    """
 
     queue: str | None = None
     function: str | None = None
@@ -66,7 +69,7 @@ class Filter:
         return (
             self.function in (None, letter.function)
             and self.reason in (None, letter.reason)
-            and self.error_type in (None, letter.error["type"])
+            and self.error_type in (None, letter.error["type"], letter.error["type"].rpartition(".")[2])
         )
 
 

@@ -3,8 +3,9 @@
 import argparse
 import getpass
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NoReturn
 
 from service.cli.failure import CommandFailed
 
@@ -27,19 +28,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     replay = acts.add_parser("replay", help="put one, or with --all those that fit, back on its queue")
     replay.add_argument("job_id", metavar="JOB_ID", nargs="?")
-    replay.add_argument("--payload", type=json.loads, metavar="JSON", help="in place of the one that it died with")
+    replay.add_argument("--payload", type=_payload, metavar="JSON", help="in place of the one that it died with")
     replay.add_argument("--all", action="store_true", help="all that fit the options below, the oldest first")
     _add_filter(replay)
     replay.add_argument("--limit", type=int, metavar="N")
     replay.add_argument("--per-second", type=float, metavar="N", help="the pace (default: as fast as it goes)")
     replay.add_argument("--dry-run", action="store_true", help="say how many of what, and do nothing")
     replay.add_argument("--request", metavar="NAME", help="repeated under this name, nothing is replayed twice")
-    _add_who(replay)
+    _add_who(replay, "kept with the job, and logged")
     replay.set_defaults(act=_replay)
 
     delete = acts.add_parser("delete", help="remove one for good")
     delete.add_argument("job_id", metavar="JOB_ID")
-    _add_who(delete)
+    delete.add_argument("--all", action=_NoBulkDelete, nargs=0, help=argparse.SUPPRESS)
+    _add_who(delete, "logged")
     delete.set_defaults(act=_delete)
 
 
@@ -47,9 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Do one act and say what was done."""
     from service.broker import broker
     from service.broker.dead_letters import DeadLetters
+    from service.observe.logs import configure_logs
     from service.settings import get_settings
 
-    get_settings().require_redis_url()
+    settings = get_settings()
+    # Who has replayed or deleted what, and why, is told in the log only.
+    configure_logs(settings)
+    settings.require_redis_url()
     arguments.act(DeadLetters(broker), arguments)
     return 0
 
@@ -58,19 +64,49 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queue")
     parser.add_argument("--function", metavar="NAME", help="the actor")
     parser.add_argument("--reason", help="such as failed, crashed, timed-out, expired, invalid")
-    parser.add_argument("--error-type", metavar="TYPE", help="such as ValueError or smtplib.SMTPDataError")
+    parser.add_argument("--error-type", metavar="TYPE", help="such as SMTPDataError or smtplib.SMTPDataError")
     parser.add_argument("--since", type=_time, metavar="TIME", help="died at or after this, ISO 8601 (UTC if not said)")
     parser.add_argument("--until", type=_time, metavar="TIME", help="died at or before this")
 
 
-def _add_who(parser: argparse.ArgumentParser) -> None:
+def _add_who(parser: argparse.ArgumentParser, where: str) -> None:
     parser.add_argument("--by", default=None, metavar="NAME", help="who does it (default: the user of this machine)")
-    parser.add_argument("--why", default="", metavar="TEXT", help="kept with the job, and logged")
+    parser.add_argument("--why", default="", metavar="TEXT", help=where)
 
 
 def _time(text: str) -> datetime:
-    time = datetime.fromisoformat(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be ISO 8601, such as 2026-12-01T08:00:00Z") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _payload(text: str) -> object:
+    try:
+        payload = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(f"is no JSON: {error}") from None
+    if payload is None:
+        # It would pass for an option that was not given.
+        raise argparse.ArgumentTypeError("must be a JSON object")
+    return payload
+
+
+class _NoBulkDelete(argparse.Action):
+    """What is deleted is lost, so each is named."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> NoReturn:
+        parser.error(
+            "there is no bulk delete: `callboard dead-letters list` names the jobs, and `delete JOB_ID` removes one; "
+            "what is older than CALLBOARD_DEAD_LETTER_DAYS is removed by the projector"
+        )
 
 
 def _filter(arguments: argparse.Namespace) -> Any:
@@ -98,11 +134,18 @@ def _list(letters: Any, arguments: argparse.Namespace) -> None:
         if arguments.json:
             print(json.dumps(letter.to_dict()))
         else:
-            what = f"{letter.error['type']}: {letter.error['message']}".split("\n")[0][:WIDTH]
+            what = _one_line(f"{letter.error['type']}: {letter.error['message']}")
             place = f"{letter.original_queue} {letter.function}"
             print(f"{letter.failed_at} {letter.job_id} {place} {letter.reason.value} {what}")
     if page.cursor:
         print(f"more: --cursor {page.cursor}")
+    elif not page.letters and not arguments.json:
+        print("None.")
+
+
+def _one_line(text: str) -> str:
+    line = text.partition("\n")[0][:WIDTH]
+    return line if line == text else f"{line}…"
 
 
 def _show(letters: Any, arguments: argparse.Namespace) -> None:

@@ -1,11 +1,14 @@
 """`callboard worker [QUEUE ...]`: keeps the worker processes of queues running, and replaces one that died."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from service.cli.supervise.program import Program
+
+logger = logging.getLogger(__name__)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = get_settings()
     configure_logs(settings)
     settings.require_redis_url()
-    supervisor = Supervisor()
+    # A wrong setting does not mend itself.
+    supervisor = Supervisor(final=[os.EX_CONFIG])
     try:
         for program in programs(arguments.queues, arguments.processes, arguments.threads):
             supervisor.start(program)
@@ -34,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
             supervisor.tick()
             if any(child.exit_code == os.EX_CONFIG for child in supervisor.children.values()):
                 # It has said which setting is wrong, and the next one would say the same.
+                logger.error("Ending: set right what the lines above name, and start the worker again")
                 return os.EX_CONFIG
     finally:
         # No limit: a process ends by itself when its jobs have had their grace period.

@@ -1,13 +1,16 @@
 """The documents agree with the code: links, tables, commands and examples."""
 
+import argparse
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from service.cli import COMMANDS
+from actors.email import EmailJobPayload
+from service.cli import COMMANDS, dead_letters
 from service.queues import QUEUES, Backoff
 from service.settings import Settings, variable_of
 from service.state.states import STATUS_OF, TRANSITIONS, State
@@ -82,6 +85,24 @@ def test_every_command_that_is_named_exists() -> None:
     for document in DOCUMENTS:
         for name in re.findall(r"`callboard ([a-z-]+)", document.read_text()):
             assert name in known, f"{document.name}: callboard {name}"
+
+
+def test_the_commands_of_the_guide_of_dead_letters_are_understood() -> None:
+    [block] = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/dead-letters.md").read_text(), re.DOTALL)
+    sourced, *lines = block.replace("\\\n", "").splitlines()
+    assert sourced == ". .callboard/env"
+    acts = [command_line(line) for line in lines]
+    assert [act for act, _ in acts] == ["list", "show", "replay", "delete"]
+    EmailJobPayload.model_validate(acts[2][1].payload)
+
+
+def command_line(line: str) -> tuple[str, argparse.Namespace]:
+    """The act of a line, and its options as the command reads them."""
+    program, command, *rest = shlex.split(line)
+    assert (program, command) == (".venv/bin/callboard", "dead-letters")
+    parser = argparse.ArgumentParser()
+    dead_letters.configure(parser)
+    return rest[0], parser.parse_args(rest)
 
 
 def test_every_use_of_dev_that_is_named_exists() -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.up.home import Home
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+SEND = "curl -s $CALLBOARD_URL/jobs -H 'Content-Type: application/json' -d"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z")
 
 
@@ -149,8 +151,25 @@ def test_the_readme_word_for_word_in_an_empty_folder(copy: Copy) -> None:
     eventually(lambda: json.loads(copy.shell(greeting)).get("result") == {"greeting": "Hello, Ada! "})
     assert same(copy.shell(take("sh", blocks)), take("json", blocks))
 
+    project = copy.folder / "a project"
+    (project / "mypackage").mkdir(parents=True)
+    (project / "mypackage/__init__.py").write_text(actor.replace("greeting.say", "own.say"))
+    own = take("sh", blocks).strip().replace("/path/to/project", f"'{project}'")
+    assert "Send a first job" in copy.shell(f"./dev down\n{own} --detach")
+    sent = copy.shell(f'{SEND} \'{{"type": "own.say", "payload": {{"name": "Ada"}}}}\'')
+    own_job = f"curl -s $CALLBOARD_URL/jobs/{json.loads(sent)['job_id']}"
+    eventually(lambda: json.loads(copy.shell(own_job)).get("result") == {"greeting": "Hello, Ada! "})
+
     for line in take("sh", blocks).splitlines():
         copy.runs_until_told(line)
     copy.runs_until_told("./dev worker email")
     copy.shell("./dev down")
     assert copy.home.processes() == []
+
+    # The tests of the wheel install what these name.
+    assert take("sh", blocks) == "pip install /path/to/callboard\n"
+    installed, started = take("sh", blocks).splitlines()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"\[(.*)\]", installed)[0].split(",")) <= set(extras)
+    assert started == "CALLBOARD_ACTORS=mypackage callboard up --detach"
+    assert blocks == []

@@ -43,6 +43,11 @@ def test_an_operator_lists_shows_edits_replays_and_deletes(service: Service, bro
     assert first[1].startswith("more: --cursor ")
     assert callboard("list", "--limit", "9", "--cursor", first[1].split()[-1]).stdout.count("\n") == 3
 
+    assert all(line.endswith("…") == (len(line.split(" failed ")[1]) > 60) for line in listed)
+    assert callboard("list", "--error-type", "Permanent").stdout.splitlines() == listed
+    assert callboard("list", "--function", "nope").stdout == "None.\n"
+    assert callboard("list", "--function", "nope", "--json").stdout == ""
+
     shown = json.loads(callboard("show", job_id).stdout)
     assert (shown["job_id"], shown["payload"]["kwargs"]) == (job_id, {"n": 0})
 
@@ -55,12 +60,18 @@ def test_an_operator_lists_shows_edits_replays_and_deletes(service: Service, bro
     ]
     done = callboard("replay", job_id, "--payload", '{"n": 7}', "--by", "ada", "--why", "typo", "--request", "r")
     assert done.stdout == f"{job_id} replayed\n", done.stderr
+    assert f"A dead letter was replayed job_id={job_id}" in done.stderr
+    assert "by=ada why=typo" in done.stderr
     eventually(lambda: callboard("show", job_id).returncode == 0)
     [replay] = json.loads(callboard("show", job_id).stdout)["replays"]
     assert (replay["by"], replay["why"], replay["changes"]) == ("ada", "typo", {"n": {"from": "0", "to": "7"}})
     assert "before by this request" in callboard("replay", job_id, "--request", "r").stdout
 
-    assert callboard("delete", failed.message_id).stdout == f"{failed.message_id} deleted\n"
+    deleted = callboard("delete", failed.message_id, "--by", "ada", "--why", "paid twice")
+    assert deleted.stdout == f"{failed.message_id} deleted\n"
+    assert f"A dead letter was deleted job_id={failed.message_id}" in deleted.stderr
+    assert 'by=ada why="paid twice"' in deleted.stderr
+    assert state_of(broker, failed) == "dead"
     gone = callboard("show", failed.message_id)
     assert (gone.returncode, gone.stderr) == (1, f"There is no dead letter of the job {failed.message_id}\n")
     assert "known reasons: failed, crashed" in callboard("list", "--reason", "odd").stderr

@@ -311,6 +311,9 @@ def test_a_filter_means_what_fits_all_of_it(broker: RedisBroker, letters: DeadLe
     assert found(queue="email", error_type="ValueError") == [plain.message_id]
     assert found(function="t.act", error_type="KeyError") == [key.message_id]
     assert found(function="other") == []
+    dotted = die(broker, failure=Failure("smtplib.SMTPDataError", "x", ""))
+    assert found(error_type="SMTPDataError") == found(error_type="smtplib.SMTPDataError") == [dotted.message_id]
+    assert found(error_type="smtplib") == found(error_type="") == []
     assert key.message_id in found(since=moment)
     assert plain.message_id in found(until=moment)
     assert found(since=moment.replace(year=moment.year + 1)) == []

@@ -138,6 +138,8 @@ def test_ctrl_c_in_the_foreground_lets_running_jobs_finish(home):
         subprocess.Popen(command("up"), cwd=home.path, env=env, stdout=file, stderr=file) as up,
     ):
         eventually(lambda: "\nStop:" in out.read_text(), 60)
+        assert "email.send" not in out.read_text()
+        assert "Send a job of your own: http://127.0.0.1:" in out.read_text()
         home.post("/jobs", {"type": "tests.slow", "payload": {"folder": str(home.path)}})
         eventually((home.path / "job-started").exists, 20)
         up.send_signal(signal.SIGINT)
@@ -210,6 +212,9 @@ def test_a_worker_command_ends_where_a_setting_is_wrong(home):
     done = home.run("worker", "email", REDIS_URL="redis://127.0.0.1:1/0", CALLBOARD_ACTORS="no_such_module")
     assert done.returncode == 78
     assert "there is no module 'no_such_module'" in done.stderr
+    assert "set PYTHONPATH to the folder that it is in" in done.stderr
+    assert "starting it again" not in done.stderr
+    assert "set right what the lines above name" in done.stderr
     assert home.run("worker", "email").returncode == 78
 
 

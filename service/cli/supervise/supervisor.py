@@ -1,6 +1,7 @@
 """Keeps children running: the one loop behind `callboard worker` and `callboard up`."""
 
 import logging
+import math
 import signal
 import threading
 import time
@@ -20,7 +21,8 @@ def _ignore(_child: Child) -> None:
 class Supervisor:
     """Children by name. One thread owns it and calls `tick()` a few times a second.
 
-    on_start and on_end are called after each start and each end of a child.
+    on_start and on_end are called after each start and each end of a child. A child that ends with one of `final`, exit
+    codes, is not started again.
     """
 
     def __init__(
@@ -28,11 +30,13 @@ class Supervisor:
         backoff: Backoff | None = None,
         on_start: Callable[[Child], None] = _ignore,
         on_end: Callable[[Child], None] = _ignore,
+        final: Collection[int] = (),
     ) -> None:
         self.backoff = backoff or Backoff()
         self.children: dict[str, Child] = {}
         self._on_start = on_start
         self._on_end = on_end
+        self._final = final
 
     def names(self) -> list[str]:
         """The names of all children."""
@@ -86,6 +90,10 @@ class Supervisor:
     def _note_death(self, child: Child) -> None:
         self._on_end(child)
         if child.program.once:
+            return
+        if child.exit_code in self._final:
+            child.restart_at = math.inf
+            logger.error("%s %s", child.name, how_it_ended(child.exit_code))
             return
         young = self.backoff.is_young(child.lifetime_seconds)
         child.young_deaths = child.young_deaths + 1 if young else 0

@@ -10,8 +10,11 @@ from service.cli.up.leftovers import marks
 from service.cli.up.private_file import write_private
 from service.cli.up.state_dir import StateDir
 
-#: Handed on to shells where the user has set them, so that what is sent from a shell meets these workers.
-HANDED_ON = ("CALLBOARD_NAMESPACE", "CALLBOARD_ACTORS")
+PYTHONPATH = "PYTHONPATH"
+
+#: Handed on to shells where the user has set them, so that what is sent from a shell meets these workers, and a worker
+#: that a shell starts finds the same actors.
+HANDED_ON = ("CALLBOARD_NAMESPACE", "CALLBOARD_ACTORS", PYTHONPATH)
 
 #: Meant for a real mail server; the catcher has neither TLS nor users.
 NOT_FOR_THE_CATCHER = ("CALLBOARD_SMTP_SECURITY", "CALLBOARD_SMTP_USERNAME", "CALLBOARD_SMTP_PASSWORD")
@@ -65,6 +68,10 @@ def child_environment(base: Mapping[str, str], addresses: Addresses, worker_port
 def write_env_file(path: Path, addresses: Addresses, environment: Mapping[str, str]) -> None:
     """Write the file that shells source."""
     variables = addresses.variables() | {name: environment[name] for name in HANDED_ON if environment.get(name)}
+    if PYTHONPATH in variables:
+        # The shell may be in another folder.
+        folders = variables[PYTHONPATH].split(os.pathsep)
+        variables[PYTHONPATH] = os.pathsep.join(map(os.path.abspath, folders))
     lines = [f"export {name}={_quoted(value)}\n" for name, value in variables.items()]
     write_private(path, "# Written by `callboard up`; source it in a shell: . .callboard/env\n" + "".join(lines))
 

@@ -17,6 +17,9 @@ FIRST_JOB = {
     },
 }
 
+#: Any of them in CALLBOARD_ACTORS brings the job.
+MODULES_OF_FIRST_JOB = frozenset({"actors", "actors.email"})
+
 
 def summary(plan: Plan, *, detached: bool, seconds: float) -> str:
     """Return what runs where, how to send a first job, and how to stop."""
@@ -24,7 +27,6 @@ def summary(plan: Plan, *, detached: bool, seconds: float) -> str:
     redis = external.address(addresses.redis_url, 6379)
     database = external.address(addresses.database_url, 5432)
     stop = f"{_command('down')}" if detached else f"Ctrl-C here, or {_command('down')} elsewhere"
-    body = json.dumps(FIRST_JOB)
     return f"""
 Callboard is running (ready in {seconds:.1f} s).
 
@@ -36,14 +38,21 @@ Callboard is running (ready in {seconds:.1f} s).
   Logs        {folder}/log/
   Shells      . {folder}/env   (the addresses above as variables)
 {_mail_note(plan)}
-Send a first job:
-
-  curl -s {addresses.api_url}/jobs -H 'Content-Type: application/json' \\
-    -d '{body}'
+{_first_job(plan)}
 
 Stop: {stop}
 
 """
+
+
+def _first_job(plan: Plan) -> str:
+    url = plan.addresses.api_url
+    if not MODULES_OF_FIRST_JOB.intersection(plan.settings.actor_modules):
+        return f"Send a job of your own: {url}/docs shows how"
+    return f"""Send a first job:
+
+  curl -s {url}/jobs -H 'Content-Type: application/json' \\
+    -d '{json.dumps(FIRST_JOB)}'"""
 
 
 def _mail_note(plan: Plan) -> str:

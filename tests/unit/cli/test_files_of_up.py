@@ -84,6 +84,17 @@ def test_a_shell_reads_the_env_file_back_whatever_the_values(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_shells_find_the_modules_that_up_was_started_with(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "env"
+    shell = ["sh", "-c", '. "$0"; echo "$PYTHONPATH $CALLBOARD_ACTORS"', str(path)]
+    write_env_file(path, ADDRESSES, {"PYTHONPATH": "/x:shop", "CALLBOARD_ACTORS": "shopjobs"})
+    # The shell may be in another folder.
+    assert subprocess.check_output(shell, env={}, cwd="/", text=True) == f"/x:{tmp_path}/shop shopjobs\n"
+    write_env_file(path, ADDRESSES, {"PYTHONPATH": ""})
+    assert "PYTHONPATH" not in path.read_text()
+
+
 def test_children_send_to_the_catcher_whatever_the_user_has_set_for_a_real_server(tmp_path):
     base = base_environment(
         {"CALLBOARD_SMTP_SECURITY": "tls", "CALLBOARD_SMTP_HOST": "smtp.example.com"}, StateDir(tmp_path)

@@ -112,6 +112,14 @@ def test_what_is_meant_to_end_is_not_started_again(supervisor, tmp_path):
     assert (child.exit_code, child.pid) == (3, None)
 
 
+def test_what_ends_with_a_final_code_is_not_started_again(tmp_path):
+    supervisor = Supervisor(Backoff(first_seconds=0), final=[78])
+    child = supervisor.start(Program("worker", (sys.executable, "-c", "raise SystemExit(78)")))
+    eventually(lambda: supervisor.tick() or child.exit_code)
+    supervisor.tick()
+    assert (child.exit_code, child.pid, child.deaths) == (78, None, 1)
+
+
 def test_others_are_looked_after_while_one_stops(supervisor, tmp_path):
     other = supervisor.start(python("other", FAMILY, tmp_path))
     worker_of(tmp_path, other.pid)
