@@ -11,8 +11,8 @@ from service.broker.messages import decode_fields
 from service.broker.outcome import Reason, storable, storable_json
 from service.errors import UnreadableMessage
 
-#: As header_of in common.lua: what anybody else has written has none.
-_HEADER = re.compile(rb"(\d{1,16}) (\d{1,14}) (\d{1,9}) (\d{1,9}) ([^\x00-\x1f\x7f]*)\n")
+#: As header_of in common.lua, with the idempotency key if there is one: what anybody else has written has none.
+_HEADER = re.compile(rb"(\d{1,16}) (\d{1,14}) (\d{1,9}) (\d{1,9}) ([^\x00-\x1f\x7f]*)(?:\t[^\x00-\x1f\x7f]+)?\n")
 PRIORITY_STEP = 2**49
 
 

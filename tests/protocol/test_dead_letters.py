@@ -172,6 +172,19 @@ def test_a_replay_is_a_new_life_in_the_old_place(broker: RedisBroker, letters: D
     assert datetime.fromisoformat(replay["replayed_at"]).tzinfo == UTC
 
 
+def test_a_job_with_an_idempotency_key_is_read_and_replayed_like_any_other(
+    broker: RedisBroker, letters: DeadLetters
+) -> None:
+    message: Message = Message("email", "t.act", (), {"n": 1}, {"idempotency_key": "receipt:ä", "priority": 2})
+    broker.send(message)
+    settle_next(broker, "email", Dead(FAILURE))
+    letter = the_letter(letters, message)
+    assert (letter.payload, letter.priority) == ({"args": [], "kwargs": {"n": 1}}, 2)
+    assert letters.replay(letter, by="ada") is Replay.DONE
+    [delivery] = broker.fetch("email", 1)[0]
+    assert (delivery.kwargs, delivery.lease.key) == ({"n": 1}, "receipt:ä")
+
+
 def test_a_replay_with_a_delay_waits(broker: RedisBroker, letters: DeadLetters) -> None:
     message = die(broker)
     assert letters.replay(the_letter(letters, message), by="ada", delay_ms=200) is Replay.DONE
