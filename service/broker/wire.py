@@ -226,12 +226,22 @@ class Wire:
         return None if found is None else found.decode()
 
     def replay(
-        self, queue: str, entry: bytes, died_ms: int, *, request: str, delay_ms: int | None, log: str, data: bytes
+        self,
+        queue: str,
+        entry: bytes,
+        died_ms: int,
+        *,
+        request: str,
+        delay_ms: int | None,
+        log: str,
+        data: bytes,
+        key: str | None = None,
     ) -> int:
-        """Put a dead letter back on its queue. Returns what replay.lua does."""
+        """Put a dead letter back on its queue, with its key or another one. Returns what replay.lua does."""
         constant = _constant(self._namespace, queue, "replay", Keys(self._namespace, queue).replayed(request))
         delay = "-" if delay_ms is None else delay_ms
-        return int(self._scripts.call(Call("replay", constant, [entry, died_ms, delay, log, data])))
+        arguments: list[Argument] = [entry, died_ms, delay, log, data, *([] if key is None else [key])]
+        return int(self._scripts.call(Call("replay", constant, arguments)))
 
     def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
         """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
