@@ -24,6 +24,8 @@ from service.queues import QUEUES
 from service.settings import MAX_MESSAGE_BYTES
 
 LETTER_KEYS = ("dead", "dead_messages", "dead_letters", "untold")
+#: Of what goes out, so much is looked at at a time.
+MOST_OUTGOING = 1000
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
     "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
@@ -45,6 +47,7 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "discard": LETTER_KEYS,
     "forget": ("finals",),
     "claim": ("untold",),
+    "relayed": ("outgoing",),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
@@ -296,12 +299,12 @@ class Wire:
             return sum(pipeline.execute())
 
     def outgoing(self, queue: str, count: int) -> list[bytes]:
-        """Return the first of what jobs of this queue have sent, as `FollowUp.unpack` reads it."""
+        """Return the first of what jobs of this queue have sent, up to MOST_OUTGOING, as `FollowUp.unpack` reads it."""
         return self._client.lrange(Keys(self._namespace, queue).outgoing, 0, count - 1)
 
     def remove_outgoing(self, queue: str, element: bytes) -> None:
-        """Note that this is in its own queue now."""
-        self._client.lrem(Keys(self._namespace, queue).outgoing, 1, element)
+        """Note that this, which `outgoing` has returned, is in its own queue now."""
+        self._scripts.call(Call("relayed", self._constants["relayed", queue], [MOST_OUTGOING, element]))
 
     def store(self, nonce: str, follow_up: FollowUp, once_within_seconds: int) -> None:
         """Put what a job has sent on its queue, unless it was put there with this nonce before."""
