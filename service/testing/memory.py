@@ -92,9 +92,10 @@ class MemoryWire(NoRedis):
     def add_follow_up(self, follow_up: FollowUp) -> None:
         """Take what a job has sent, now that it has succeeded."""
         head, _, data = follow_up.row.partition(b"\n")
-        entry, priority, delay, attempt, most, actor = head.decode().split(" ", 5)
+        entry, priority, delay, attempt, most, named = head.decode().split(" ", 5)
+        actor, _, key = named.partition("\t")
         delay_ms = None if delay == "-" else int(delay)
-        row = Row(entry, actor, int(priority), delay_ms, int(attempt), int(most), data)
+        row = Row(entry, actor, int(priority), delay_ms, int(attempt), int(most), data, key)
         self.enqueue(follow_up.queue, [row], ("", 0))
 
     def take_new(self) -> list[Waiting]:
