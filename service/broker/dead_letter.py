@@ -94,10 +94,10 @@ class DeadLetter:
         told = self.to_dict()
         payload: Any = told["payload"]
         if payload is not None:
-            args, kwargs = payload["args"], payload["kwargs"]
-            if args and may_hold_personal(actor):
-                args = MASK
-            told["payload"] = {"args": args, "kwargs": masked(actor, kwargs) if isinstance(kwargs, dict) else MASK}
+            args: Any = MASK if payload["args"] and may_hold_personal(actor) else payload["args"]
+            kwargs: Any = payload["kwargs"]
+            is_object = isinstance(kwargs, dict)
+            told["payload"] = {"args": args, "kwargs": masked(actor, kwargs) if is_object else MASK}
         elif actor and may_hold_personal(actor):
             told["raw_base64"] = MASK
         told["replays"] = [{**replay, **_changes_shown(replay, actor)} for replay in self.replays]

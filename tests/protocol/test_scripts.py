@@ -510,3 +510,16 @@ def test_a_job_that_is_buried_brings_back_the_next_that_waits_for_its_key(a_brok
     assert fetch(small) == []
     assert record(large, messages[1])["state"] == "dead"
     assert fetch_one(small).message_id == messages[2].message_id
+
+
+def test_a_lease_ends_also_where_the_sender_did_not_know_the_actor(broker: RedisBroker) -> None:
+    broker.send(Message(queue_name=QUEUE, actor_name="t.once", args=(), kwargs={}, options={}))
+
+    @dramatiq.actor(broker=broker, actor_name="t.once", queue_name=QUEUE, max_deliveries=1)
+    def once() -> None: ...
+
+    delivery = fetch_one(broker)
+    assert delivery.lease.max_deliveries == 1
+    delivery.outcome = Succeeded("1")
+    broker.settle(QUEUE, [settlement_of(delivery)])
+    assert broker.holdings[QUEUE].all() == []
