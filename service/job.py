@@ -119,7 +119,6 @@ class Job(Actor[P, R]):
         for option, key_of in (("idempotency_key", self.key_of), ("unique_key", self.unique_of)):
             if key_of and option not in options:
                 options[option] = self._key(option, key_of, payload)
-                check_key(options[option], self.actor_name, option)  # before a batch or a delay comes between
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
 
     def _maker(self, option: str, key: object) -> Callable[[dict[str, Any]], str | None] | None:
@@ -131,12 +130,18 @@ class Job(Actor[P, R]):
 
     def _key(self, option: str, key_of: Callable[[dict[str, Any]], str | None], payload: dict[str, Any]) -> str | None:
         try:
-            return key_of(payload)
+            key = key_of(payload)
         except PayloadError:
             raise
         except Exception as error:
             problem = f"its function has failed: {type(error).__name__}: {error}"
             raise PayloadError(self.actor_name, [(option, problem)]) from error
+        check_key(key, self.actor_name, option)  # before a batch or a delay comes between
+        return key
+
+    def key_for(self, payload: dict[str, Any]) -> str | None:
+        """Return the idempotency key that the actor makes of a payload's JSON. Raises PayloadError."""
+        return self._key("idempotency_key", self.key_of, payload) if self.key_of else None
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""

@@ -5,14 +5,17 @@ import json
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
+
+from dramatiq.actor import Actor
 
 from service.broker.messages import decode_fields
 from service.broker.outcome import Reason, storable, storable_json
 from service.errors import UnreadableMessage
+from service.payload import MASK, masked, may_hold_personal
 
-#: As header_of in common.lua: what anybody else has written has none.
-_HEADER = re.compile(rb"(\d{1,16}) (\d{1,14}) (\d{1,9}) (\d{1,9}) ([^\x00-\x1f\x7f]*)\n")
+#: As header_of in common.lua, with the idempotency key if there is one: what anybody else has written has none.
+_HEADER = re.compile(rb"(\d{1,16}) (\d{1,14}) (\d{1,9}) (\d{1,9}) ([^\x00-\x1f\x7f]*)(?:\t[^\x00-\x1f\x7f]+)?\n")
 PRIORITY_STEP = 2**49
 
 
@@ -70,7 +73,7 @@ class DeadLetter:
         return {name: fields.get(name) for name in ("args", "kwargs")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON shows it: for `on_dead`, the archive and the command line."""
+        """Return all of it as JSON: for `on_dead` and the archive."""
         payload = self.payload
         raw = {} if payload is not None else {"raw_base64": base64.b64encode(self.message).decode()}
         return {
@@ -85,6 +88,35 @@ class DeadLetter:
             "original_queue": self.original_queue,
             "reason": self.reason.value,
         }
+
+    def shown(self, actor: Actor[..., Any] | None) -> dict[str, Any]:
+        """Return it as people may see it: no personal data, and no value of an actor that is not known here (None)."""
+        told = self.to_dict()
+        payload: Any = told["payload"]
+        if payload is not None:
+            args: Any = MASK if payload["args"] and may_hold_personal(actor) else payload["args"]
+            kwargs: Any = payload["kwargs"]
+            is_object = isinstance(kwargs, dict)
+            told["payload"] = {
+                "args": args,
+                "kwargs": masked(actor, cast("dict[str, Any]", kwargs)) if is_object else MASK,
+            }
+        elif actor and may_hold_personal(actor):
+            told["raw_base64"] = MASK
+        told["replays"] = [{**replay, **_changes_shown(replay, actor)} for replay in self.replays]
+        return told
+
+
+def _changes_shown(replay: dict[str, Any], actor: Actor[..., Any] | None) -> dict[str, Any]:
+    changes: dict[str, dict[str, str]] | None = replay.get("changes")
+    if changes is None:
+        return {}
+    return {
+        "changes": {
+            name: dict.fromkeys(change, MASK) if may_hold_personal(actor, name) else change
+            for name, change in changes.items()
+        }
+    }
 
 
 def read(entry: bytes, queue: str, record: bytes, stored: bytes) -> DeadLetter:

@@ -29,7 +29,7 @@ from service.broker.dead_letter import DeadLetter
 from service.broker.keys import Keys
 from service.broker.outcome import Reason
 from service.broker.redis_broker import RedisBroker
-from service.broker.replay import checked, message_of_next_life, note
+from service.broker.replay import edit, key_in_place, message_of_next_life, note
 from service.errors import InvalidRequest, PayloadError, UnknownJobType
 from service.queues import QUEUES
 
@@ -159,28 +159,30 @@ class DeadLetters:
     ) -> Replay:
         """Put a job back on its first queue under its id: to its old place, with no attempt behind it.
 
-        payload: a JSON object in place of the arguments that it died with.
+        payload: a JSON object in place of the arguments that it died with; a key that its actor makes follows from it.
         Raises PayloadError, which names the field, and UnknownJobType where the actor that would check it is not here.
         """
-        kwargs = None if payload is None else checked(self._actor_of(letter), payload)
-        data = message_of_next_life(letter, kwargs)
-        if kwargs is not None and len(data) > self._broker.max_message_bytes:
+        edited = None if payload is None else edit(letter, self._actor_of(letter), payload)
+        data = message_of_next_life(letter, edited)
+        if edited and len(data) > self._broker.max_message_bytes:
             problem = f"makes a message of {len(data)} bytes; the limit is {self._broker.max_message_bytes}"
             raise PayloadError(letter.function, [("", problem)])
-        log, request = note(letter, by, why, kwargs), request or uuid4().hex
+        log, request = note(letter, by, why, edited.kwargs if edited else None), request or uuid4().hex
         with self._reaching():
-            done = Replay(self._replay(letter, request, delay_ms, log, data))
+            done = Replay(
+                self._replay(letter, request=request, delay_ms=delay_ms, log=log, data=data, key=key_in_place(edited))
+            )
         if done is Replay.DONE:
             logger.info("A dead letter was replayed", extra=_about(letter, by, why))
         return done
 
-    def _replay(self, letter: DeadLetter, request: str, delay_ms: int | None, log: str, data: bytes) -> int:
+    def _replay(self, letter: DeadLetter, **how: Any) -> int:
         place = (letter.original_queue, letter.entry, letter.died_ms)
         try:
-            return self._broker.wire.replay(*place, request=request, delay_ms=delay_ms, log=log, data=data)
+            return self._broker.wire.replay(*place, **how)
         except redis.ConnectionError:
             # Whether it was done: the script knows its own request.
-            done = self._broker.wire.replay(*place, request=request, delay_ms=delay_ms, log=log, data=data)
+            done = self._broker.wire.replay(*place, **how)
             return Replay.DONE if done == Replay.DONE_BEFORE else done
 
     def replay_many(

@@ -31,7 +31,9 @@ class Holdings:
         """Leases that were settled or given back."""
         with self._lock:
             for lease in leases:
-                if self._leases.get(lease.entry) is lease:
+                # By the token: of a sender that did not know the actor, a delivery's lease says something else.
+                held = self._leases.get(lease.entry)
+                if held and held.token == lease.token:
                     del self._leases[lease.entry]
 
     def all(self) -> list[Lease]:

@@ -7,6 +7,7 @@ it from there to the queue that it is for.
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Lock
 from typing import NamedTuple
 
 from service.errors import TooManyFollowUps
@@ -42,21 +43,33 @@ class FollowUp(NamedTuple):
 
 
 class FollowUps:
-    """The follow-ups of one run."""
+    """The follow-ups of one run. Thread-safe: what the run has begun may outlive it."""
 
     def __init__(self) -> None:
         self.all: list[FollowUp] = []
         self._bytes = 0
+        self._is_closed = False
+        self._lock = Lock()
 
-    def add(self, follow_up: FollowUp) -> None:
-        """Keep one until the job ends. Raises TooManyFollowUps."""
-        self._bytes += follow_up.size()
-        if len(self.all) >= MOST or self._bytes > MOST_BYTES:
-            raise TooManyFollowUps(
-                f"A job can keep up to {MOST} jobs and {MOST_BYTES} bytes until it succeeds: send them at once, "
-                "with `with send_at_once(): ...` or `send_many`"
-            )
-        self.all.append(follow_up)
+    def add(self, follow_up: FollowUp) -> bool:
+        """Keep one until the job ends. Returns False where it has succeeded before. Raises TooManyFollowUps."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._bytes += follow_up.size()
+            if len(self.all) >= MOST or self._bytes > MOST_BYTES:
+                raise TooManyFollowUps(
+                    f"A job can keep up to {MOST} jobs and {MOST_BYTES} bytes until it succeeds: send them at once, "
+                    "with `with send_at_once(): ...` or `send_many`"
+                )
+            self.all.append(follow_up)
+            return True
+
+    def close(self) -> list[FollowUp]:
+        """Return all: the job has succeeded, and what comes now would be kept for nothing."""
+        with self._lock:
+            self._is_closed = True
+            return self.all
 
 
 _collecting: ContextVar[FollowUps | None] = ContextVar("follow_ups", default=None)

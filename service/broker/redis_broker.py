@@ -221,8 +221,8 @@ class RedisBroker(Broker):
             row = self.row(message, delay)
             if row.unique:
                 self.send_rows(message.queue_name, [row])  # the job is to know at once whether that is refused
-            else:
-                follow_ups.add(FollowUp(message.queue_name, message.message_id, row.packed()))
+            elif not follow_ups.add(FollowUp(message.queue_name, message.message_id, row.packed())):
+                self.send_rows(message.queue_name, [row])  # by a task or thread that has outlived its job
         self.emit_after("enqueue", message, delay)
         return message
 

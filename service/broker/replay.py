@@ -3,15 +3,16 @@
 import inspect
 import json
 from time import time
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker.dead_letter import DeadLetter
-from service.broker.message_checks import FORMAT, format_of
+from service.broker.message_checks import FORMAT, format_of, payload_version_of
 from service.broker.messages import decode_fields, encode_fields, encode_message
 from service.errors import PayloadError, UnreadableMessage
+from service.payload import PayloadVersions
 from service.payload.contract import PayloadContract, check_json
 
 #: What belongs to the life that has ended.
@@ -21,24 +22,32 @@ VALUE_CHARACTERS = 200
 FIELDS_LISTED = 20
 
 
-def message_of_next_life(letter: DeadLetter, kwargs: dict[str, Any] | None) -> bytes:
-    """Return the message of a replay, with other arguments where some are given. What can't be read stays as it is.
+class Edited(NamedTuple):
+    """An operator's payload as its actor takes it, and the options that follow from it; None for none of a name."""
+
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+
+
+def message_of_next_life(letter: DeadLetter, edited: Edited | None) -> bytes:
+    """Return the message of a replay, with another payload where one is given. What can't be read stays as it is.
 
     Its time is new: an age limit counts from the replay on.
     """
+    own_options = edited.options if edited else {}
     now_ms = int(time() * 1000)
     try:
         fields = decode_fields(letter.message)
         is_ours = format_of(fields) <= FORMAT and isinstance(fields.get("options"), dict)
     except UnreadableMessage:
         fields, is_ours = {}, False
-    if kwargs is not None and not is_ours:
+    if edited and not is_ours:
         made: Message[Any] = Message(
             queue_name=letter.original_queue,
             actor_name=letter.function,
             args=(),
-            kwargs=kwargs,
-            options={},
+            kwargs=edited.kwargs,
+            options=_given(edited.options),
             message_id=letter.job_id,
             message_timestamp=now_ms,
         )
@@ -46,14 +55,48 @@ def message_of_next_life(letter: DeadLetter, kwargs: dict[str, Any] | None) -> b
     if not is_ours:
         return letter.message
     options = {name: value for name, value in fields["options"].items() if name not in OF_ONE_LIFE}
-    arguments: dict[str, Any] = {} if kwargs is None else {"args": [], "kwargs": kwargs}
-    return encode_fields(
-        {**fields, **arguments, "options": {**options, "replayed_ms": now_ms}, "message_timestamp": now_ms}
-    )
+    options = _given({**options, **own_options, "replayed_ms": now_ms})
+    arguments: dict[str, Any] = {"args": [], "kwargs": edited.kwargs} if edited else {}
+    return encode_fields({**fields, **arguments, "options": options, "message_timestamp": now_ms})
 
 
-def checked(actor: Actor[..., Any], payload: object) -> dict[str, Any]:
-    """Return an operator's payload as its actor takes it. Raises PayloadError, which names the field."""
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def edit(letter: DeadLetter, actor: Actor[..., Any], payload: object) -> Edited:
+    """Return an operator's payload as it is sent. Raises PayloadError, which names the field."""
+    kwargs = _checked(actor, payload)
+    versions: PayloadVersions | None = actor.options.get("payload_versions")
+    options: dict[str, Any] = {"payload_version": versions.current if versions else None}
+    key_for: Any = getattr(actor, "key_for", None)
+    if key_for and not _is_named_for_the_send(letter, actor, versions, key_for):
+        options["idempotency_key"] = key_for(kwargs)
+    return Edited(kwargs, options)
+
+
+def key_in_place(edited: Edited | None) -> str | None:
+    """Return the key that takes the place of the job's own, empty for none; or None where it keeps its own."""
+    if edited is None or "idempotency_key" not in edited.options:
+        return None
+    return edited.options["idempotency_key"] or ""
+
+
+def _is_named_for_the_send(letter: DeadLetter, actor: Any, versions: PayloadVersions | None, key_for: Any) -> bool:
+    """Whether the job's key is none that its actor has made of its payload: then it stays as it is."""
+    if actor.key_of is None:
+        return True
+    try:
+        fields = decode_fields(letter.message)
+        payload = actor.contract.document_of(tuple(fields["args"]), fields["kwargs"])
+        if versions:
+            payload = versions.upgrade(payload, payload_version_of(fields["options"]))
+        return key_for(payload) != fields["options"].get("idempotency_key")
+    except Exception:  # noqa: BLE001 - what is being mended may have any shape
+        return False
+
+
+def _checked(actor: Actor[..., Any], payload: object) -> dict[str, Any]:
     contract = getattr(actor, "contract", None)
     if isinstance(contract, PayloadContract):
         return contract.parse(payload)

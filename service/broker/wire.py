@@ -24,6 +24,8 @@ from service.queues import QUEUES
 from service.settings import MAX_MESSAGE_BYTES
 
 LETTER_KEYS = ("dead", "dead_messages", "dead_letters", "untold")
+#: Of what goes out, so much is looked at at a time.
+MOST_OUTGOING = 1000
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
     "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
@@ -45,6 +47,7 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "discard": LETTER_KEYS,
     "forget": ("finals",),
     "claim": ("untold",),
+    "relayed": ("outgoing",),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
 }
@@ -226,12 +229,22 @@ class Wire:
         return None if found is None else found.decode()
 
     def replay(
-        self, queue: str, entry: bytes, died_ms: int, *, request: str, delay_ms: int | None, log: str, data: bytes
+        self,
+        queue: str,
+        entry: bytes,
+        died_ms: int,
+        *,
+        request: str,
+        delay_ms: int | None,
+        log: str,
+        data: bytes,
+        key: str | None = None,
     ) -> int:
-        """Put a dead letter back on its queue. Returns what replay.lua does."""
+        """Put a dead letter back on its queue, with its key or another one. Returns what replay.lua does."""
         constant = _constant(self._namespace, queue, "replay", Keys(self._namespace, queue).replayed(request))
         delay = "-" if delay_ms is None else delay_ms
-        return int(self._scripts.call(Call("replay", constant, [entry, died_ms, delay, log, data])))
+        arguments: list[Argument] = [entry, died_ms, delay, log, data, *([] if key is None else [key])]
+        return int(self._scripts.call(Call("replay", constant, arguments)))
 
     def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
         """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
@@ -286,12 +299,12 @@ class Wire:
             return sum(pipeline.execute())
 
     def outgoing(self, queue: str, count: int) -> list[bytes]:
-        """Return the first of what jobs of this queue have sent, as `FollowUp.unpack` reads it."""
+        """Return the first of what jobs of this queue have sent, up to MOST_OUTGOING, as `FollowUp.unpack` reads it."""
         return self._client.lrange(Keys(self._namespace, queue).outgoing, 0, count - 1)
 
     def remove_outgoing(self, queue: str, element: bytes) -> None:
-        """Note that this is in its own queue now."""
-        self._client.lrem(Keys(self._namespace, queue).outgoing, 1, element)
+        """Note that this, which `outgoing` has returned, is in its own queue now."""
+        self._scripts.call(Call("relayed", self._constants["relayed", queue], [MOST_OUTGOING, element]))
 
     def store(self, nonce: str, follow_up: FollowUp, once_within_seconds: int) -> None:
         """Put what a job has sent on its queue, unless it was put there with this nonce before."""

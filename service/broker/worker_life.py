@@ -98,8 +98,8 @@ class WorkerLife(Middleware):
         deadline = time.monotonic() + INTERRUPTION_SECONDS
         while running and any(each.all() for each in holdings) and time.monotonic() < deadline:
             time.sleep(0.01)
-        held = {lease for each in holdings for lease in each.all()}
-        self._broker.release([delivery for delivery in running if delivery.lease in held])
+        held = {(lease.entry, lease.token) for each in holdings for lease in each.all()}
+        self._broker.release([each for each in running if (each.lease.entry, each.lease.token) in held])
 
 
 def _refuse_unknown_queues(names: Iterable[str]) -> None:

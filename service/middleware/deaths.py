@@ -24,7 +24,7 @@ from service.broker.obituaries import NotYet
 from service.broker.outcome import Reason
 from service.errors import PayloadError
 from service.middleware.defaults import WrongOptions
-from service.payload import PayloadContract
+from service.payload import PayloadContract, PayloadVersions
 
 #: Longer than a death stays untold while any worker of the queue lives.
 ONCE_WITHIN_SECONDS = 24 * 3600
@@ -94,12 +94,13 @@ def _call(broker: RedisBroker, callback: Actor[..., Any], letter: DeadLetter) ->
 
 def _send(broker: RedisBroker, callback: Actor[..., Any], letter: DeadLetter, told: dict[str, Any]) -> None:
     taken = _parameters_of(callback)
+    versions: PayloadVersions | None = callback.options.get("payload_versions")
     message: Message[Any] = Message(
         queue_name=callback.queue_name,
         actor_name=callback.actor_name,
         args=(),
         kwargs={name: value for name, value in told.items() if taken is None or name in taken},
-        options={},
+        options={"payload_version": versions.current} if versions else {},
         message_id=str(uuid5(_uuid_of(letter), f"on_dead {letter.died_ms}")),
     )
     broker.send(message, once_within_seconds=ONCE_WITHIN_SECONDS)

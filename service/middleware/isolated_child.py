@@ -134,7 +134,7 @@ def _prepared(data: bytes, limits: _Limits) -> Callable[[], bytes]:
         try:
             with limits.soft.within(request.soft_limit_seconds), limits.memory.within(request.memory_limit_mb):
                 result = actor(*message.args, **message.kwargs)
-            return pack_result(result, context.follow_ups.all)
+            return pack_result(result, context.follow_ups.close())
         except BaseException as error:  # noqa: BLE001 - whatever it is, the worker is to treat it
             return pack_error(error, options)
         finally:

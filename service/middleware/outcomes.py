@@ -19,7 +19,7 @@ class Outcomes(Middleware):
         assert isinstance(message, Delivery)
         if exception is None:
             message.outcome = succeeded(result)
-            if (context := current_job_or_none()) and context.follow_ups.all:
+            if (context := current_job_or_none()) and context.follow_ups.close():
                 message.follow_ups = context.follow_ups
         elif message.outcome is None:
             # No verdict of Retries (a hook of somebody else's failed before it): a failure is never a success.

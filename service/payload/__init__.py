@@ -3,10 +3,11 @@
 from service.payload.contract import PayloadContract, check_json
 from service.payload.key_template import KeyTemplate
 from service.payload.limits import check_is_json, check_size
-from service.payload.masking import Personal, masked
+from service.payload.masking import MASK, Personal, masked, may_hold_personal
 from service.payload.versions import ONLY_THE_FIRST, PayloadVersions, Upgrade
 
 __all__ = [
+    "MASK",
     "ONLY_THE_FIRST",
     "KeyTemplate",
     "PayloadContract",
@@ -17,4 +18,5 @@ __all__ = [
     "check_json",
     "check_size",
     "masked",
+    "may_hold_personal",
 ]

@@ -41,6 +41,14 @@ def masked(actor: Actor[..., Any] | None, payload: Mapping[str, Any]) -> dict[st
     return {name: _visit(hints[name], value, _mask) if name in hints else MASK for name, value in payload.items()}
 
 
+def may_hold_personal(actor: Actor[..., Any] | None, name: str | None = None) -> bool:
+    """Say whether what lies under this name of a payload, or anywhere in it, may be personal data of any shape."""
+    hints = _hints_of(actor)
+    if hints is None:
+        return True
+    return any(map(holds_personal, hints.values())) and (name not in hints or holds_personal(hints[name]))
+
+
 def holds_personal(hint: Any) -> bool:
     """Say whether anything of this type is marked."""
     return _holds(hint, set())
@@ -62,6 +70,19 @@ def without_personal(text: str, hint: Any, path: Sequence[int | str], value: Any
     for secret in sorted(found, key=len, reverse=True):
         text = text.replace(secret, MASK)
     return text
+
+
+def _hints_of(actor: Actor[..., Any] | None) -> dict[Any, Any] | None:
+    """The types of a payload's fields; None where nothing is known of them."""
+    if actor is None:
+        return None
+    contract = getattr(actor, "contract", None)
+    if contract is not None:
+        return cast("dict[Any, Any]", _fields_of(contract.model))
+    try:
+        return get_type_hints(unwrap(actor.fn), include_extras=True)
+    except (NameError, TypeError):
+        return None
 
 
 def _mask(value: Any) -> Any:

@@ -5,13 +5,13 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import dramatiq
 from fault_jobs import note
 
 from service.broker import broker
-from service.job import Permanent, RetryAfter, Snooze, current_job, job
+from service.job import Permanent, Personal, RetryAfter, Snooze, current_job, job
 
 
 @job(name="dead.told", queue="high-priority")
@@ -40,6 +40,11 @@ def die(how: str) -> None:
 @job(name="dead.all", queue="default", max_attempts=1, on_dead=told_all)
 def die_all(n: int) -> None:
     raise Permanent(f"no {n}")
+
+
+@job(name="dead.personal", queue="default", max_attempts=1)
+def die_of_a_person(mail: Annotated[str, Personal], n: int = 0) -> None:
+    raise Permanent("no")
 
 
 @job(name="dead.later", queue="default", max_attempts=2)

@@ -77,3 +77,27 @@ def test_an_operator_lists_shows_edits_replays_and_deletes(service: Service, bro
     assert "known reasons: failed, crashed" in callboard("list", "--reason", "odd").stderr
     assert "known queues" in callboard("list", "--queue", "odd").stderr
     assert "either one JOB_ID or --all" in callboard("replay").stderr
+
+
+def test_what_is_personal_is_not_shown(service: Service, broker: RedisBroker, callboard) -> None:
+    service.start_worker("worker", **ACTORS)
+    message = send(broker, "dead.personal", mail="ada@example.com", n=1)
+    job_id = message.message_id
+    eventually(lambda: state_of(broker, message) == "dead")
+    edited = callboard("replay", job_id, "--payload", '{"mail": "bob@example.com", "n": 2}')
+    assert edited.returncode == 0, edited.stderr
+    eventually(lambda: callboard("show", job_id).returncode == 0)
+    shown, listed = callboard("show", job_id).stdout, callboard("list", "--json").stdout
+    assert "example.com" not in shown + listed
+    letter = json.loads(shown)
+    assert letter == json.loads(listed)
+    assert letter["payload"] == {"args": [], "kwargs": {"mail": "***", "n": 2}}
+    mail, n = {"from": "***", "to": "***"}, {"from": "1", "to": "2"}
+    assert letter["replays"][0]["changes"] == {"mail": mail, "n": n}
+
+    service.environment["CALLBOARD_ACTORS"] = "nowhere"
+    unknown = subprocess.run(
+        [BIN / "callboard", "dead-letters", "show", job_id], env=service.environment, capture_output=True, text=True
+    )
+    assert json.loads(unknown.stdout)["payload"] == {"args": [], "kwargs": {"mail": "***", "n": "***"}}
+    assert "there is no module 'nowhere'" in unknown.stderr

@@ -20,6 +20,7 @@ from service.broker.outcome import Crashed, Dead, Failure, Reason, RetryLater, S
 from service.broker.settlement import settlement_of
 from service.errors import InvalidRequest, PayloadError, UnknownJobType
 from service.job import Job
+from service.payload import PayloadVersions
 from service.state.snapshot import Snapshot
 from tests.protocol.test_worker import end_of
 from tests.servers import eventually
@@ -172,6 +173,19 @@ def test_a_replay_is_a_new_life_in_the_old_place(broker: RedisBroker, letters: D
     assert datetime.fromisoformat(replay["replayed_at"]).tzinfo == UTC
 
 
+def test_a_job_with_an_idempotency_key_is_read_and_replayed_like_any_other(
+    broker: RedisBroker, letters: DeadLetters
+) -> None:
+    message: Message = Message("email", "t.act", (), {"n": 1}, {"idempotency_key": "receipt:ä", "priority": 2})
+    broker.send(message)
+    settle_next(broker, "email", Dead(FAILURE))
+    letter = the_letter(letters, message)
+    assert (letter.payload, letter.priority) == ({"args": [], "kwargs": {"n": 1}}, 2)
+    assert letters.replay(letter, by="ada") is Replay.DONE
+    [delivery] = broker.fetch("email", 1)[0]
+    assert (delivery.kwargs, delivery.lease.key) == ({"n": 1}, "receipt:ä")
+
+
 def test_a_replay_with_a_delay_waits(broker: RedisBroker, letters: DeadLetters) -> None:
     message = die(broker)
     assert letters.replay(the_letter(letters, message), by="ada", delay_ms=200) is Replay.DONE
@@ -241,6 +255,39 @@ def test_an_edited_payload_is_checked_and_the_difference_is_kept(broker: RedisBr
     broker.settle("email", [settlement_of(delivery)])
     [replay] = letters.page().letters[0].replays
     assert (replay["by"], replay["why"], replay["changes"]) == ("ada", "typo", {"n": {"from": "1", "to": "2"}})
+
+
+def test_an_edited_payload_has_the_version_and_the_key_of_a_new_one(broker: RedisBroker, letters: DeadLetters) -> None:
+    def rename(old: dict[str, Any]) -> dict[str, Any]:
+        return {"name": old["who"]}
+
+    versions = PayloadVersions("t.job", 2, {1: rename})
+
+    @dramatiq.actor(
+        broker=broker,
+        actor_class=Job,
+        actor_name="t.job",
+        queue_name="email",
+        payload_versions=versions,
+        idempotency_key="hello:{name}",
+    )
+    def typed(name: str | None = None) -> None: ...
+
+    def replayed(message: Message, payload: dict[str, Any]) -> tuple[Any, ...]:
+        broker.send(message)
+        settle_next(broker, "email", Dead(FAILURE))
+        assert letters.replay(the_letter(letters, message), by="ada", payload=payload) is Replay.DONE
+        [delivery] = broker.fetch("email", 1)[0]
+        delivery.outcome = Succeeded("1")
+        broker.settle("email", [settlement_of(delivery)])
+        options = delivery.options
+        return delivery.kwargs, options.get("payload_version"), delivery.lease.key, options.get("idempotency_key")
+
+    old: Message = Message("email", "t.job", (), {"who": "bob"}, {"idempotency_key": "hello:bob"})
+    assert replayed(old, {"name": "ada"}) == ({"name": "ada"}, 2, "hello:ada", "hello:ada")
+    assert replayed(typed.message("bob"), {"name": None})[1:] == (2, "", None)
+    named = typed.message_with_options(args=("bob",), idempotency_key="mine")
+    assert replayed(named, {"name": "ada"})[1:] == (2, "mine", "mine"), "its sender has named it"
 
 
 def test_the_payload_of_a_plain_actor_is_checked_by_its_function(broker: RedisBroker, letters: DeadLetters) -> None:

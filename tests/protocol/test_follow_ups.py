@@ -167,6 +167,25 @@ def test_too_many_are_refused_in_the_job(broker: RedisBroker, start_worker: Star
     assert "send_at_once" in str(refused[0])
 
 
+def test_what_a_task_sends_that_outlives_its_job_is_not_lost(
+    broker: RedisBroker, start_worker: StartWorker, follow: Any, seen: list[int]
+) -> None:
+    tasks: list[Any] = []
+
+    async def lead() -> None:
+        async def later() -> None:
+            await asyncio.sleep(0.3)
+            follow.send(n=2)
+
+        tasks.append(asyncio.create_task(later()))
+        follow.send(n=1)
+
+    actor = declared(broker, lead)
+    start_worker()
+    end_of(broker, actor.send())
+    eventually(lambda: seen == [1, 2])
+
+
 def test_a_relay_that_is_cut_after_it_has_stored_a_message_stores_none_twice(
     broker: RedisBroker, start_worker: StartWorker, follow: Any, seen: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,3 +111,23 @@ def test_a_message_with_an_old_name_runs_under_the_new_one(
     end = end_of(broker, send(broker, "people.hello", {"first": "Ada", "last": "L"}))
     assert (end.state, end.result) == ("succeeded", "Ada")
     assert end.type == "people.greet"
+
+
+def test_the_callback_of_a_death_is_told_in_its_own_version(
+    broker: RedisBroker, start_worker: Callable[..., Worker]
+) -> None:
+    told: list[str] = []
+
+    @dramatiq.actor(
+        broker=broker, actor_class=Job, actor_name="t.told", payload_versions=PayloadVersions("t.told", 2, {})
+    )
+    def tell(job_id: str, reason: str) -> None:
+        told.append(job_id)
+
+    @dramatiq.actor(broker=broker, actor_class=Job, actor_name="t.die", max_retries=0, on_dead="t.told")
+    def die() -> None:
+        raise ValueError
+
+    start_worker()
+    message = die.send()
+    eventually(lambda: told == [message.message_id])

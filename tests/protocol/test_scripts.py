@@ -435,6 +435,17 @@ def test_what_a_job_has_sent_goes_out_with_its_success_and_is_counted_on_its_way
         assert (lease.entry, decode_message(data).kwargs) == (follow_up.entry, {"n": 7})
 
 
+def test_what_another_relay_has_removed_is_not_looked_for_in_the_whole_list(broker: RedisBroker) -> None:
+    outgoing = Keys(broker.namespace, QUEUE).outgoing
+    broker.client.rpush(outgoing, *[b"%d" % n for n in range(3000)])
+    broker.client.config_resetstat()
+    for element in (b"0", b"0", b"7", b"2999", b"gone"):
+        broker.wire.remove_outgoing(QUEUE, element)
+    assert broker.client.llen(outgoing) == 2998
+    assert broker.client.lrange(outgoing, 0, 1) == [b"1", b"2"]
+    assert broker.client.info("commandstats")["cmdstat_lrem"]["calls"] == 2
+
+
 def test_a_relay_of_long_ago_is_known_too(broker: RedisBroker) -> None:
     follow_up = a_follow_up()
     broker.wire.store("n:1:0", follow_up, 60)
@@ -499,3 +510,16 @@ def test_a_job_that_is_buried_brings_back_the_next_that_waits_for_its_key(a_brok
     assert fetch(small) == []
     assert record(large, messages[1])["state"] == "dead"
     assert fetch_one(small).message_id == messages[2].message_id
+
+
+def test_a_lease_ends_also_where_the_sender_did_not_know_the_actor(broker: RedisBroker) -> None:
+    broker.send(Message(queue_name=QUEUE, actor_name="t.once", args=(), kwargs={}, options={}))
+
+    @dramatiq.actor(broker=broker, actor_name="t.once", queue_name=QUEUE, max_deliveries=1)
+    def once() -> None: ...
+
+    delivery = fetch_one(broker)
+    assert delivery.lease.max_deliveries == 1
+    delivery.outcome = Succeeded("1")
+    broker.settle(QUEUE, [settlement_of(delivery)])
+    assert broker.holdings[QUEUE].all() == []

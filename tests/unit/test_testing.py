@@ -259,6 +259,20 @@ def test_drain_runs_what_is_due_and_what_that_sends(callboard, broker, take, see
     assert callboard.drain() == []
 
 
+def test_what_a_job_sends_with_an_idempotency_key_is_found_by_its_actor(callboard, broker):
+    @job(name="orders.pay", queue="default", idempotency_key="pay:{number}")
+    def pay(*, number: int) -> None: ...
+
+    @job(name="orders.start", queue="email")
+    def start() -> None:
+        pay.send(number=1)
+        pay.send_with_options(kwargs={"number": 2}, delay=5000)
+
+    start.send()
+    assert [run.actor for run in callboard.drain()] == ["orders.start", "orders.pay"]
+    assert [enqueued.payload for enqueued in callboard.enqueued(pay)] == [{"number": 2}]
+
+
 def test_a_delay_is_over_when_the_clock_says_so(callboard, take, seen):
     take.send_with_options(kwargs={"order_id": ID}, delay=60_000)
     assert callboard.drain() == []

@@ -3,7 +3,7 @@
 from functools import cache
 from pathlib import Path
 
-NAMES = ("enqueue", "fetch", "begin", "renew", "note", "settle", "replay", "discard", "forget", "claim")
+NAMES = ("enqueue", "fetch", "begin", "renew", "note", "settle", "replay", "discard", "forget", "claim", "relayed")
 
 _FOLDER = Path(__file__).parent
 

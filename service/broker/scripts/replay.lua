@@ -5,6 +5,7 @@
 --       11 untold  12 attempts  13 request
 -- ARGV  1 namespace  2 queue  3 entry  4 ms of the death that the caller has seen  5 delay in ms, or -
 --       6 JSON of who and why, for the log of the job's attempts  7 the encoded message
+--       8 the idempotency key in place of its own, empty for none; absent where it keeps its own
 -- Returns 1 done; 0 done before by this request; -1 there is no such dead letter any more; -2 the job is on its queue, since
 --         it was sent again; -3 what stands before the message was not written by Callboard.
 -- Complexity: O(log N).
@@ -19,6 +20,9 @@ end
 local created, _, most, actor, score, _, key = header_of(stored)
 if not created then
     return -3
+end
+if ARGV[8] then
+    key = ARGV[8] ~= "" and ARGV[8] or nil
 end
 local now = now_ms()
 local header = table.concat({ created, "1", most, actor }, " ") .. (key and "\t" .. key or "")
