@@ -31,6 +31,8 @@ from service.state.states import STATUS_OF, State, is_final
 from service.state.tables import jobs
 
 BATCH = 500
+#: Events that are stored together, up to the last entry's: PostgreSQL takes 65,535 parameters, and a row has 14.
+EVENTS = 2000
 IDLE_BLOCK_MS = 1000
 STANDBY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 5.0
@@ -56,6 +58,7 @@ class Projector:
         self._retention = retention
         self._streams = {Keys(broker.namespace, queue).events: queue for queue in QUEUES}
         self._lock = zlib.crc32(f"{broker.namespace}:projector".encode())
+        self._count = BATCH
         self.is_ready = False
 
     def run(self, stop: Event) -> None:
@@ -81,12 +84,16 @@ class Projector:
         entries = list(self._read(block_ms))
         if not entries:
             return 0
-        snapshots = [snapshot for entry in entries for snapshot in entry.snapshots.values()]
-        fresh = _store(connection, snapshots)
-        connection.commit()
-        for snapshot in fresh:
-            _log_transition(snapshot)
-        self._forget(entries)
+        for group in _groups(entries):
+            snapshots = [snapshot for entry in group for snapshot in entry.snapshots.values()]
+            fresh = _store(connection, snapshots)
+            connection.commit()
+            for snapshot in fresh:
+                _log_transition(snapshot)
+            self._forget(group)
+        # Entries of a single event are read by the hundred, and large ones a few at a time.
+        many = sum(len(entry.snapshots) for entry in entries) > EVENTS
+        self._count = max(self._count // 4, 1) if many else min(self._count * 2, BATCH)
         return len(entries)
 
     def _is_the_one(self, connection: Connection) -> bool:
@@ -113,7 +120,7 @@ class Projector:
     def _read(self, block_ms: int | None) -> Iterable[Entry]:
         # Always from the start: what has been stored is no longer there.
         found: list[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]] = self._broker.client.xread(
-            dict.fromkeys(self._streams, "0"), count=BATCH, block=block_ms
+            dict.fromkeys(self._streams, "0"), count=self._count, block=block_ms
         )
         for stream, entries in found:
             for entry_id, fields in entries:
@@ -146,6 +153,20 @@ def run_projector(settings: Settings, stop: Event) -> None:
     probe.start()
     projector.run(stop)
     probe.stop()
+
+
+def _groups(entries: Iterable[Entry]) -> Iterable[list[Entry]]:
+    """Divide entries into groups of about EVENTS events: one entry has up to 1,000."""
+    group: list[Entry] = []
+    count = 0
+    for entry in entries:
+        group.append(entry)
+        count += len(entry.snapshots)
+        if count >= EVENTS:
+            yield group
+            group, count = [], 0
+    if group:
+        yield group
 
 
 def _store(connection: Connection, snapshots: list[Snapshot]) -> list[Snapshot]:

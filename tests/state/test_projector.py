@@ -14,7 +14,7 @@ from dramatiq.message import Message
 from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, func, select, text
 
 from service.broker import RedisBroker, events
 from service.broker.dead_letters import DeadLetters
@@ -137,6 +137,17 @@ def test_every_transition_is_logged_once(
         if record.getMessage() == "Job status updated"
     ]
     assert logged == [(message.message_id, status) for status in ("pending", "running", "succeeded")]
+
+
+def test_a_burst_is_stored_whatever_the_size_of_its_entries(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    messages = [Message("email", "t.act", (), {}, {}) for _ in range(7000)]
+    assert not broker.send_many(messages).failed
+    project(projector, engine)
+    with engine.connect() as connection:
+        assert connection.execute(select(func.count()).select_from(jobs)).scalar_one() == 7000
+    assert stream_length(broker) == 0
 
 
 def test_what_a_running_job_says_leaves_the_stream_and_changes_no_state(
