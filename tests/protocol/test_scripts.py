@@ -14,7 +14,7 @@ from service.broker.delivery import Delivery
 from service.broker.keys import Keys
 from service.broker.messages import decode_message
 from service.broker.outcome import Crashed, Dead, Failure, Outcome, RetryLater, Succeeded
-from service.broker.outgoing import FollowUp, FollowUps
+from service.broker.outgoing import MOST, FollowUp, FollowUps
 from service.broker.settlement import settlement_of
 from service.broker.wire import Row
 from service.middleware import chain
@@ -480,6 +480,19 @@ def test_what_a_job_has_sent_does_not_go_out_where_its_lease_was_lost(a_broker: 
     settle_with(other, again, Succeeded("1"), [a_follow_up()])
     settle_with(other, again, Succeeded("1"), [a_follow_up()])
     assert len(slow.wire.outgoing(QUEUE, 10)) == 1
+
+
+def test_jobs_that_have_sent_very_many_are_settled_together(broker: RedisBroker) -> None:
+    broker.send_many([a_message() for _ in range(12)])
+    deliveries = fetch(broker, 12)
+    for delivery in deliveries:
+        delivery.outcome = Succeeded("1")
+        delivery.follow_ups = FollowUps()
+        for _ in range(MOST):
+            delivery.follow_ups.add(a_follow_up())
+    broker.settle(QUEUE, [settlement_of(delivery) for delivery in deliveries])
+    assert broker.wire.backlog(QUEUE) == 12 * MOST
+    assert keys_left(broker) == {"outgoing"}
 
 
 def test_of_many_jobs_settled_together_each_sends_its_own(broker: RedisBroker) -> None:

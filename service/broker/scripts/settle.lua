@@ -27,7 +27,17 @@ for i = 3, #ARGV do
     entries[i - 2], tokens[i - 2], outcomes[i - 2], keeps[i - 2], settled_as[i - 2] =
         string.match(ARGV[i], "^(%S+) (%d+) (%a+):?(%d*) ([^\n]*)")
 end
-local leases = redis.call("HMGET", KEYS[7], unpack(entries))
+-- What has been sent is not looked up: there may be more of it than one command takes.
+local settling, at = {}, {}
+for i, entry in ipairs(entries) do
+    if outcomes[i] ~= "after" then
+        settling[#settling + 1], at[#at + 1] = entry, i
+    end
+end
+local leases = {}
+for number, lease in ipairs(redis.call("HMGET", KEYS[7], unpack(settling))) do
+    leases[at[number]] = lease
+end
 local refused, held, gone = {}, {}, {}
 local settled = {} -- what this call has settled: a second outcome of one delivery is refused here too
 local events, finals = { "kind", "settled", "at", text(now) }, {}
