@@ -219,10 +219,11 @@ class RedisBroker(Broker):
         else:
             policy_of(message.queue_name)
             row = self.row(message, delay)
-            if row.unique:
-                self.send_rows(message.queue_name, [row])  # the job is to know at once whether that is refused
-            elif not follow_ups.add(FollowUp(message.queue_name, message.message_id, row.packed())):
-                self.send_rows(message.queue_name, [row])  # by a task or thread that has outlived its job
+            follow_up = FollowUp(message.queue_name, message.message_id, row.packed())
+            # At once, of a unique job, since this one is to know whether it is refused; and where a task or thread
+            # sends that has outlived its job.
+            if row.unique or not follow_ups.add(follow_up):
+                self.send_rows(message.queue_name, [row])
         self.emit_after("enqueue", message, delay)
         return message
 
