@@ -87,7 +87,7 @@ def live(
 
 def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]) -> dict[str, str]:
     event = {"job_id": entry.partition("~")[0], "seq": str(sequence), "queue": queue, "at": at, **known}
-    if known["state"] in ("succeeded", "dead"):
+    if known["state"] in ("succeeded", "dead", "cancelled"):
         event["completed_at"] = at
     return event
 

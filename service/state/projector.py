@@ -27,7 +27,7 @@ from service.settings import Settings
 from service.state.database import engine_for, reaching
 from service.state.retention import Retention
 from service.state.snapshot import Snapshot
-from service.state.states import STATUS_OF, State, is_final
+from service.state.states import STATUS_OF, TRANSITIONS, State, is_final
 from service.state.tables import jobs
 
 BATCH = 500
@@ -175,15 +175,15 @@ def _store(connection: Connection, snapshots: list[Snapshot]) -> list[Snapshot]:
     known = select(jobs.c.job_id, jobs.c.sequence, jobs.c.state).where(jobs.c.job_id.in_(ids))
     rows = {row.job_id: row for row in connection.execute(known)}
     states = {job_id: State(row.state) for job_id, row in rows.items()}
-    # A success is never left, so nothing is newer than it. A death is, by a replay.
-    stored = {job_id: NEWEST if states[job_id] is State.SUCCEEDED else row.sequence for job_id, row in rows.items()}
+    # A success or a cancellation is never left, so nothing is newer than it. A death is, by a replay.
+    stored = {job_id: row.sequence if TRANSITIONS[states[job_id]] else NEWEST for job_id, row in rows.items()}
     fresh = [snapshot for snapshot in snapshots if snapshot.sequence > stored.get(snapshot.job_id, 0)]
     newest: dict[UUID, Snapshot] = {}
     renewed: set[UUID] = set()
     for snapshot in sorted(fresh, key=lambda snapshot: snapshot.sequence):
         job_id = snapshot.job_id
         state = states.get(job_id)
-        if state is not State.SUCCEEDED:
+        if state is None or TRANSITIONS[state]:
             if state is State.DEAD and snapshot.state is not State.DEAD:
                 renewed.add(job_id)
             newest[job_id] = snapshot.after(newest.get(job_id))

@@ -1,12 +1,13 @@
 """The states of a job, the transitions between them, and the four-valued status that clients read.
 
-scheduled ──► pending, waiting, running, dead
-pending   ──► waiting, running, dead
-waiting   ──► waiting, running, dead
-running   ──► scheduled, pending, waiting, running, retrying, succeeded, dead
-retrying  ──► waiting, running, dead
+scheduled ──► pending, waiting, running, dead, cancelled
+pending   ──► scheduled, waiting, running, dead, cancelled
+waiting   ──► waiting, running, dead, cancelled
+running   ──► scheduled, pending, waiting, running, retrying, succeeded, dead, cancelled
+retrying  ──► waiting, running, dead, cancelled
 dead      ──► pending, scheduled
 succeeded     final
+cancelled     final
 
 A job is at its end in dead too: it leaves that state only when an operator replays it.
 """
@@ -25,6 +26,7 @@ class State(StrEnum):
     RETRYING = "retrying"
     SUCCEEDED = "succeeded"
     DEAD = "dead"
+    CANCELLED = "cancelled"
 
 
 class Status(StrEnum):
@@ -38,13 +40,13 @@ class Status(StrEnum):
 
 #: Each state, and where a job may go from it. A running job may run again, since its worker may have died; and may be
 #: pending or scheduled again, since its worker may have given it back or left it to others for a while. What may
-#: run may meet another job that holds its idempotency key, and wait for that. A dead job is pending or scheduled again
-#: when it is replayed.
+#: run may meet another job that holds its idempotency key, and wait for that. A pending job is scheduled when an operator
+#: gives it a later time. A dead job is pending or scheduled again when it is replayed. A cancelled one never is.
 TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
     {
-        State.SCHEDULED: frozenset({State.PENDING, State.WAITING, State.RUNNING, State.DEAD}),
-        State.PENDING: frozenset({State.WAITING, State.RUNNING, State.DEAD}),
-        State.WAITING: frozenset({State.WAITING, State.RUNNING, State.DEAD}),
+        State.SCHEDULED: frozenset({State.PENDING, State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
+        State.PENDING: frozenset({State.SCHEDULED, State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
+        State.WAITING: frozenset({State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
         State.RUNNING: frozenset(
             {
                 State.SCHEDULED,
@@ -54,13 +56,17 @@ TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
                 State.RETRYING,
                 State.SUCCEEDED,
                 State.DEAD,
+                State.CANCELLED,
             }
         ),
-        State.RETRYING: frozenset({State.WAITING, State.RUNNING, State.DEAD}),
+        State.RETRYING: frozenset({State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
         State.SUCCEEDED: frozenset(),
         State.DEAD: frozenset({State.PENDING, State.SCHEDULED}),
+        State.CANCELLED: frozenset(),
     }
 )
+
+ENDS = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED})
 
 STATUS_OF: MappingProxyType[State, Status] = MappingProxyType(
     {
@@ -71,10 +77,11 @@ STATUS_OF: MappingProxyType[State, Status] = MappingProxyType(
         State.RUNNING: Status.RUNNING,
         State.SUCCEEDED: Status.SUCCEEDED,
         State.DEAD: Status.FAILED,
+        State.CANCELLED: Status.FAILED,
     }
 )
 
 
 def is_final(state: State) -> bool:
     """Whether a job has ended. From there only an operator's replay of a dead one leads on."""
-    return state in (State.SUCCEEDED, State.DEAD)
+    return state in ENDS

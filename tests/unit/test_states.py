@@ -15,8 +15,9 @@ def test_every_state_has_a_status_and_a_row(state):
 
 def test_final_states_are_left_by_a_replay_only_and_are_the_ones_that_clients_stop_at():
     final = {state for state in State if is_final(state)}
-    assert [TRANSITIONS[state] for state in (State.SUCCEEDED, State.DEAD)] == [set(), {State.PENDING, State.SCHEDULED}]
-    assert final == {State.SUCCEEDED, State.DEAD}
+    assert TRANSITIONS[State.SUCCEEDED] == TRANSITIONS[State.CANCELLED] == set()
+    assert TRANSITIONS[State.DEAD] == {State.PENDING, State.SCHEDULED}
+    assert final == {State.SUCCEEDED, State.DEAD, State.CANCELLED}
     assert {STATUS_OF[state] for state in final} == {Status.SUCCEEDED, Status.FAILED}
     assert not {Status.SUCCEEDED, Status.FAILED} & {STATUS_OF[state] for state in set(State) - final}
 
@@ -37,13 +38,13 @@ def test_every_state_is_reached_from_a_send():
 
 
 @pytest.mark.parametrize("state", [state for state in State if not is_final(state)])
-def test_every_job_can_still_end_either_way(state):
-    assert {State.SUCCEEDED, State.DEAD} <= _reachable(state)
+def test_every_job_can_still_end_in_any_way(state):
+    assert {State.SUCCEEDED, State.DEAD, State.CANCELLED} <= _reachable(state)
 
 
-def test_only_what_a_worker_gives_back_or_an_operator_replays_waits_for_its_first_run_again():
+def test_only_what_a_worker_gives_back_or_an_operator_moves_or_replays_waits_for_its_first_run_again():
     into = {state: {source for source in State if state in TRANSITIONS[source]} for state in State}
-    assert into[State.SCHEDULED] == {State.RUNNING, State.DEAD}
+    assert into[State.SCHEDULED] == {State.PENDING, State.RUNNING, State.DEAD}
     assert into[State.PENDING] == {State.SCHEDULED, State.RUNNING, State.DEAD}
 
 
