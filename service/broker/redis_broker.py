@@ -5,8 +5,8 @@ What happens in Redis is in `scripts/`, how they are called in `wire.py`; here i
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from socket import gethostname
 from threading import Lock
@@ -25,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from service.broker.batch_send import BatchSend, SendReport
+from service.broker.cancellations import Cancellations
 from service.broker.connections import leaving_replicas, may_have_been_carried_out
 from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery, Lease
@@ -36,12 +37,13 @@ from service.broker.obituaries import Obituaries
 from service.broker.once import remembered
 from service.broker.outcome import Failure, Reason
 from service.broker.outgoing import FollowUp, collecting
+from service.broker.presence import Presence
 from service.broker.producer import Producer
 from service.broker.relay import ONCE_WITHIN_SECONDS, Relay
 from service.broker.renewal import Renewal
 from service.broker.rows import row_of
 from service.broker.sender import INSIST_SECONDS, Sender
-from service.broker.settlement import Settlement, dead, released, settlement_of, unreceived
+from service.broker.settlement import Settlement, cancelled, dead, released, settlement_of, unreceived
 from service.broker.settler import BATCH, Settler
 from service.broker.slots import Slots
 from service.broker.wakeups import Wakeups
@@ -60,7 +62,10 @@ MAX_CONNECTIONS = 2**31 - 1
 
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
-OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal", "obituaries")
+OF_ONE_PROCESS = (
+    *("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal", "obituaries"),
+    *("cancellations", "presence"),
+)
 _all: "WeakSet[RedisBroker]" = WeakSet()
 
 
@@ -140,7 +145,17 @@ class RedisBroker(Broker):
 
     @cached_property
     def wakeups(self) -> Wakeups:
-        return Wakeups(self.client, f"{self.namespace}:wake:{self.worker_id}")
+        return Wakeups(self.client, f"{self.namespace}:wake:{self.worker_id}", self.cancellations.arrived)
+
+    @cached_property
+    def cancellations(self) -> Cancellations:
+        return Cancellations(
+            self.holdings, self.wire.have_cancelled, self.renewal.renew_queue, self.life.drop_cancelled
+        )
+
+    @cached_property
+    def presence(self) -> Presence:
+        return Presence(self)
 
     @cached_property
     def settler(self) -> Settler:
@@ -290,7 +305,10 @@ class RedisBroker(Broker):
         with self._working_lock:
             if not self._working:
                 self._working = True
-                for part in (self.wakeups, self.settler, self.relay, self.renewal, self.obituaries):
+                for part in (
+                    *(self.wakeups, self.settler, self.relay, self.renewal, self.obituaries),
+                    self.cancellations,
+                ):
                     part.start()
 
     def stop(self) -> None:
@@ -303,6 +321,7 @@ class RedisBroker(Broker):
                 self.notes.close(CLOSE_SECONDS)
                 self.obituaries.stop(CLOSE_SECONDS)
                 self.renewal.stop()
+                self.cancellations.stop()
                 self.wakeups.stop()
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
@@ -333,9 +352,19 @@ class RedisBroker(Broker):
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
         opened = [self.intake.open(*message) for message in fetched.messages]
         deliveries = [delivery for delivery in opened if delivery]
+        if self.holdings[queue].has_cancelled:
+            deliveries = self._without_cancelled(queue, deliveries)
         if fetched.messages and not deliveries:
             poll_seconds = 0.0  # none of these can run here, and behind them there may be others
         return deliveries, poll_seconds
+
+    def _without_cancelled(self, queue: str, deliveries: list[Delivery]) -> list[Delivery]:
+        """Leave out what was cancelled before the fetch that has leased it was answered: its slots go back with it."""
+        holdings = self.holdings[queue]
+        for delivery in deliveries:
+            if holdings.is_cancelled(delivery.lease):
+                self.settler.add(cancelled(delivery.lease, delivery.actor_name))
+        return [delivery for delivery in deliveries if not holdings.is_cancelled(delivery.lease)]
 
     def pass_on(self, queue: str) -> None:
         """Call another worker for what this one was called for, and has no slot to run. Raises redis.RedisError."""
@@ -377,6 +406,12 @@ class RedisBroker(Broker):
             self.give_back(delivery.lease.queue, 1)
             self.settler.add(released(delivery))
 
+    def end_cancelled(self, deliveries: Iterable[Delivery]) -> None:
+        """End what was cancelled and has not started."""
+        for delivery in deliveries:
+            self.give_back(delivery.lease.queue, 1)
+            self.settler.add(cancelled(delivery.lease, delivery.actor_name))
+
     def give_back(self, queue: str, slots: int) -> None:
         """Free slots of a queue that nothing has come for."""
         self._call([*self.slots.give_back(queue, slots), *self.slots.count_ended()])
@@ -416,6 +451,7 @@ class RedisBroker(Broker):
                 self._maybe_settled.update(leases)
             raise
         self.holdings[queue].remove(leases)
+        self.presence.count(queue, batch)
         if any(settlement.follow_ups for settlement in batch):
             self.relay.call(queue)
         if any(settlement.outcome == "dead" for settlement in batch):
@@ -432,8 +468,16 @@ class RedisBroker(Broker):
         self.holdings[settlement.lease.queue].remove([settlement.lease])
 
     def renew(self, queue: str, leases: Sequence[Lease]) -> list[str]:
-        """Extend leases of one queue. Returns the entries that are lost. Raises redis.RedisError."""
-        return self.wire.renew(queue, leases, lease_ms=int(self._lease_seconds(queue) * 1000))
+        """Extend leases of one queue. Returns the entries that are lost. Raises redis.RedisError.
+
+        What is cancelled of them is ended here.
+        """
+        lost, marked = self.wire.renew(queue, leases, lease_ms=int(self._lease_seconds(queue) * 1000))
+        if marked:
+            tokens = {lease.entry: lease.token for lease in leases}
+            for entry in marked:
+                self.cancellations.arrived(queue, entry, tokens[entry])
+        return lost
 
     def _lease_seconds(self, queue: str) -> float:
         return self._settings().lease_seconds or policy_of(queue).lease_seconds
@@ -542,6 +586,14 @@ class RedisBroker(Broker):
             # A hook may also be an attribute of the object itself, as of one that wraps another middleware.
             hooks = self._hooks[name] = [hook for hook in all_hooks if getattr(hook, "__func__", hook) is not base]
         return hooks
+
+    @contextmanager
+    def reaching(self) -> Generator[None]:
+        """Raise BrokerUnavailable for what Redis says within it."""
+        try:
+            yield
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
 
     def unavailable(self, error: redis.RedisError, *, may_be_stored: bool | None = None) -> BrokerUnavailable:
         """Return the error of a send for one of Redis, which tells by itself whether it may be stored if not said."""
