@@ -349,7 +349,7 @@ def test_no_step_after_a_cancelled_one_runs_and_a_groups_other_members_do(
 ) -> None:
     runs: list[str] = []
 
-    @dramatiq.actor(broker=broker, actor_class=Job)
+    @dramatiq.actor(broker=broker)
     def step(word: str, before: str = "") -> str:
         runs.append(word)
         if word in ("a", "g1"):
@@ -358,8 +358,8 @@ def test_no_step_after_a_cancelled_one_runs_and_a_groups_other_members_do(
         return word
 
     start_worker()
-    steps = pipeline([step.message("a"), step.message("b")])
-    members = group([step.message("g1"), step.message("g2")])
+    steps = pipeline([step.message("a"), step.message("b")], broker=broker)
+    members = group([step.message("g1"), step.message("g2")], broker=broker)
     steps.run()
     members.run()
     eventually(lambda: sorted(runs) == ["a", "g1", "g2"])
