@@ -9,6 +9,7 @@
     ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
     ├── JobExists                a send is refused, since an unfinished job has its unique key
+    ├── WrongState               an act does not fit the state that its job is in
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── TooManyFollowUps         a job sends more than can wait for its success
@@ -114,6 +115,18 @@ class JobExists(CallboardError):
         self.job_id = job_id
         self.key = key
         super().__init__(f"Job {job_id} has not ended and has the unique key {shorten(key)}")
+
+
+class WrongState(CallboardError):
+    """An act does not fit the state that its job is in. Nothing was changed."""
+
+    code = "wrong-state"
+    status = 409
+
+    def __init__(self, job_id: str, state: str, problem: str) -> None:
+        self.job_id = job_id
+        self.state = state
+        super().__init__(f"Job {shorten(job_id)} is {state}, and {problem}")
 
 
 class UnreadableMessage(CallboardError):

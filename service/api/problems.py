@@ -18,6 +18,7 @@ from service.errors import (
     JobExists,
     PayloadError,
     UnknownJobType,
+    WrongState,
     shorten,
 )
 
@@ -66,6 +67,8 @@ async def _callboard_error(request: Request, error: Exception) -> Problem:
         members["known_types"] = error.known
     if isinstance(error, JobExists):
         members["job_id"] = error.job_id
+    if isinstance(error, WrongState):
+        members |= {"job_id": error.job_id, "state": error.state}
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored
     if error.retryable and error.status != 503:

@@ -51,7 +51,8 @@ class JobActs:
         if found in (b"cancelled", b"running"):
             logger.info("A job was cancelled", extra={"job_id": job_id, "queue": queue, "by": by, "why": why})
             return Act(found.decode(), done=True)
-        return _ended(found)
+        ended = _ended(found)
+        return Act("cancelled", done=True) if ended and ended.state == "cancelled" else ended
 
     def reschedule(
         self,
@@ -111,5 +112,4 @@ def cancellation(by: str, why: str) -> Failure:
 def _ended(final: bytes | None) -> Act | None:
     if final is None:
         return None
-    state = str(json.loads(final.partition(b" ")[2])["state"])
-    return Act(state, done=state == "cancelled")
+    return Act(str(json.loads(final.partition(b" ")[2])["state"]), done=False)

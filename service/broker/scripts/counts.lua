@@ -1,10 +1,10 @@
 #!lua flags=no-writes
--- Count what is on a queue, and find what has been able to start for longest.
+-- Count what is on a queue, and find what may start and was sent, or has failed last, before all others.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 once waiting  5 leases  6 dead  7 attempts  8 paused
 -- ARGV  1 namespace  2 queue
 -- Returns {ready, delayed, waiting for a key, running, dead, retries among the ready, retries among the delayed,
---         1 where these two are exact, ms for which the oldest of the ready could have started or -1, who has paused it}.
+--         1 where these two are exact, ms since the oldest of the ready was sent, or failed last, or -1, who has paused it}.
 -- Complexity: O(SAMPLE log N).
 local SAMPLE = 500 -- of the jobs that have failed before, as many are looked at
 
@@ -38,12 +38,7 @@ for priority = 0, ready > 0 and 9 or -1 do
     local stored = first and redis.call("HGET", KEYS[3], first)
     local created, attempt = header_of(stored or "")
     if created then
-        -- What was delayed could start when that time was over; a retry, after the attempt before.
         local since = tonumber(created)
-        local eta = tonumber(string.match(stored, '"eta": ?(%d+)') or 0)
-        if eta > since and eta <= now then
-            since = eta
-        end
         if attempt ~= "1" then
             for ended in string.gmatch(redis.call("HGET", KEYS[7], first) or "", '"ended_at":(%d+)') do
                 since = math.max(since, tonumber(ended))
