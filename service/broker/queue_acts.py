@@ -34,7 +34,7 @@ class QueueCounts:
     pending may start now; scheduled waits for its time; waiting, for its key; retrying has failed before, and waits or
     may start; paused would be pending or retrying, and could start now, if the queue were not paused.
     is_exact: whether `retrying`, and what it is taken from, is counted and not estimated of a sample.
-    oldest_seconds: since that was sent, or failed last, which is the oldest of what may start; None where there is none.
+    oldest_seconds: since the oldest of what may start was sent, or failed last; None where there is none.
         Of what was sent for later the time until then counts as well: when it came due is not kept.
     """
 
