@@ -5,12 +5,13 @@ What happens in Redis is in `scripts/`, how they are called in `wire.py`; here i
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from socket import gethostname
 from threading import Lock
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any, cast
 from uuid import uuid4
 from weakref import WeakSet
@@ -57,7 +58,7 @@ UNSUBSCRIBED_POLL_SECONDS = 1.0
 CLOSE_SECONDS = 10.0
 #: None: each thread has one at most. The client's own limit, 100, is passed by a worker of all queues.
 MAX_CONNECTIONS = 2**31 - 1
-
+NO_DELAYS: Mapping[str, int] = MappingProxyType({})
 
 #: Properties that are made when they are first asked for, and belong to the process that asked.
 OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal", "obituaries")
@@ -227,14 +228,14 @@ class RedisBroker(Broker):
         self.emit_after("enqueue", message, delay)
         return message
 
-    def enqueue_once(self, message: Message[Any], within_seconds: int) -> bool:
+    def enqueue_once(self, message: Message[Any], within_seconds: int, *, delay_ms: int | None = None) -> bool:
         """Send a message unless its id was sent within this time. Returns whether it was stored now.
 
         Raises BrokerUnavailable.
         """
-        self.emit_before("enqueue", message, None)
-        is_new = self.send(message, once_within_seconds=within_seconds)
-        self.emit_after("enqueue", message, None)
+        self.emit_before("enqueue", message, delay_ms)
+        is_new = self.send(message, delay_ms=delay_ms, once_within_seconds=within_seconds)
+        self.emit_after("enqueue", message, delay_ms)
         return is_new
 
     def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool:
@@ -248,9 +249,16 @@ class RedisBroker(Broker):
         rows = [self.row(message, delay_ms)]
         return self.send_rows(message.queue_name, rows, once_within_seconds=once_within_seconds)
 
-    def send_many(self, messages: Sequence[Message[Any]], *, delay_ms: int | None = None) -> SendReport:
+    def send_many(
+        self,
+        messages: Sequence[Message[Any]],
+        *,
+        delay_ms: int | None = None,
+        delays_ms: Mapping[str, int] = NO_DELAYS,
+    ) -> SendReport:
         """Send messages in few round trips, and report which are stored. Raises nothing for an outage.
 
+        Each waits for `delay_ms`, or for what `delays_ms` has for its message id.
         Raises DeclarationError, with nothing sent, where a queue is not in the table.
         """
         by_queue: dict[str, list[Message[Any]]] = defaultdict(list)
@@ -259,7 +267,7 @@ class RedisBroker(Broker):
             by_queue[message.queue_name].append(message)
         report = SendReport()
         for queue, own in by_queue.items():
-            BatchSend(self, queue, delay_ms, report).send(own)
+            BatchSend(self, queue, delay_ms, delays_ms, report).send(own)
         return report
 
     def send_rows(
