@@ -15,7 +15,7 @@ from service.broker.wire import Row
 from service.errors import BrokerUnavailable, JobExists
 
 if TYPE_CHECKING:
-    from service.broker.redis_broker import RedisBroker
+    from service.broker.sending import Sending
 
 #: A batch ends at so many messages, or bytes: it must be stored well within the time-out.
 SEND_BATCH = 500
@@ -49,7 +49,7 @@ class BatchSend:
     """The part of one `send_many` that goes to one queue: each batch is prepared while Redis stores the one before."""
 
     def __init__(
-        self, broker: "RedisBroker", queue: str, delay_ms: int | None, delays_ms: Mapping[str, int], report: SendReport
+        self, broker: "Sending", queue: str, delay_ms: int | None, delays_ms: Mapping[str, int], report: SendReport
     ) -> None:
         self._broker = broker
         self._queue = queue
