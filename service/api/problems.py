@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from service.errors import (
     PROBLEMS_LISTED,
+    BatchUnfinished,
     BrokerUnavailable,
     CallboardError,
     InvalidRequest,
@@ -68,6 +69,8 @@ async def _callboard_error(request: Request, error: Exception) -> Problem:
         members["job_id"] = error.job_id
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored
+    if isinstance(error, BatchUnfinished):
+        members |= {"stored": error.stored, "uncertain": error.uncertain}
     if error.retryable and error.status != 503:
         headers = {"Retry-After": "1"}
     if error.status == 503:
