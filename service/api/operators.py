@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-#: Where nobody is named.
-UNNAMED = "api"
+from service.api.caller import caller_of
 
 
 class Reason(BaseModel):
@@ -18,5 +17,5 @@ class Reason(BaseModel):
 
 
 def who(request: Request) -> str:
-    """Return the name of who makes a request, as the request's own state says."""
-    return str(getattr(request.state, "actor", None) or UNNAMED)
+    """Return the name of who makes a request, as the gate has found out."""
+    return caller_of(request).name

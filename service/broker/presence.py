@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from socket import gethostname
 from threading import Condition, Thread
@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from service import __version__
-from service.broker.settlement import Settlement
 
 if TYPE_CHECKING:
-    from service.broker.redis_broker import RedisBroker
+    from service.broker.working import Working
 
 IDLE_SECONDS = 15.0
 BUSY_SECONDS = 5.0
@@ -30,7 +29,6 @@ GONE_SECONDS = 50.0
 MOST_JOBS = 100
 #: Over which the rate is counted.
 RATE_SECONDS = 60.0
-ENDS = frozenset({"done", "dead", "cancelled"})
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +36,7 @@ logger = logging.getLogger(__name__)
 class Presence:
     """Reports from a thread of its own, from `start` to `stop`."""
 
-    def __init__(self, broker: "RedisBroker") -> None:
+    def __init__(self, broker: "Working") -> None:
         self._broker = broker
         self._condition = Condition()
         self._has_news = False
@@ -47,7 +45,6 @@ class Presence:
         self._started_at = datetime.now(UTC)
         self._queues: list[str] = []
         self._threads = 0
-        self._finished: Counter[str] = Counter()
         #: What was finished at times within the last minute, the oldest first.
         self._past: deque[tuple[float, Counter[str]]] = deque()
 
@@ -73,10 +70,6 @@ class Presence:
                 self._stopping = True
                 self._condition.notify()
             self._thread.join(self._broker.client.connection_pool.connection_kwargs["socket_timeout"])
-
-    def count(self, queue: str, batch: Sequence[Settlement]) -> None:
-        """Count the jobs that have ended for good, of a batch that is settled."""
-        self._finished[queue] += sum(each.outcome in ENDS for each in batch)
 
     def _run(self) -> None:
         prune = True
@@ -128,7 +121,7 @@ class Presence:
 
     def _rates(self) -> dict[str, float]:
         """Jobs that ended in a minute, by queue."""
-        now, finished = monotonic(), self._finished.copy()
+        now, finished = monotonic(), self._broker.finished.copy()
         while len(self._past) > 1 and self._past[1][0] <= now - RATE_SECONDS:
             self._past.popleft()
         since, before = self._past[0] if self._past else (now, finished)

@@ -70,7 +70,7 @@ def test_a_queue_is_paused_and_resumed(client: TestClient, start_worker: StartWo
     assert client.post("/queues/default/pause").json()["changed"] is False
     [job_id] = send(client)
     view = client.get("/queues/default").json()
-    assert (view["paused"]["by"], view["paused"]["why"]) == ("api", "the database moves")
+    assert (view["paused"]["by"], view["paused"]["why"]) == ("anybody", "the database moves")
     assert (view["counts"]["paused"], view["counts"]["pending"]) == (1, 0)
     assert client.get(f"/jobs/{job_id}").json()["state"] == "pending"
     assert client.post("/queues/default/resume").json() == {"name": "default", "paused": False, "changed": True}
