@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs
+from service.api import health, jobs, task_queue
 from service.api.body_limit import BodyLimit
 from service.api.health import Health
 from service.api.lines import Lines
@@ -13,6 +13,8 @@ from service.broker import RedisBroker
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
+from service.tasks.queue import TaskQueue
+from service.tasks.store import TaskStore
 
 
 def create_app() -> FastAPI:
@@ -39,10 +41,12 @@ def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_B
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
+    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
     app.state.health = Health(broker, history)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
     app.include_router(jobs.router)
+    app.include_router(task_queue.router)
     app.include_router(health.router)
     return app

@@ -59,6 +59,8 @@ CLOSE_SECONDS = 10.0
 MAX_CONNECTIONS = 2**31 - 1
 
 
+#: Begins the names of actors that are part of the service: nobody sends them by name.
+OWN_ACTORS = "callboard."
 #: Properties that are made when they are first asked for, and belong to the process that asked.
 OF_ONE_PROCESS = ("client", "wire", "intake", "link", "wakeups", "settler", "relay", "notes", "renewal", "obituaries")
 _all: "WeakSet[RedisBroker]" = WeakSet()
@@ -190,8 +192,9 @@ class RedisBroker(Broker):
 
     @property
     def known_types(self) -> list[str]:
-        """The names and aliases of all actors, in order."""
-        return sorted([*cast("dict[str, Any]", self.actors), *self.aliases])
+        """The names and aliases of all actors but our own, in order."""
+        names = [*cast("dict[str, Any]", self.actors), *self.aliases]
+        return sorted(name for name in names if not name.startswith(OWN_ACTORS))
 
     def declare_alias(self, alias: str, actor: Actor[..., Any]) -> None:
         """Let an actor answer to a further name. Raises DeclarationError where the name is taken."""
