@@ -3,11 +3,14 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs, task_queue
+from service.api import health, jobs, sends, task_queue
 from service.api.body_limit import BodyLimit
+from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
 from service.api.lines import Lines
 from service.api.problems import add_problem_handlers
+from service.api.routes import ROUTES, Page
+from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
 from service.broker import RedisBroker
 from service.settings import MAX_BODY_BYTES, get_settings
@@ -30,8 +33,18 @@ def create_app() -> FastAPI:
     return build_app(broker, History(engine, broker), settings.api_max_body_bytes)
 
 
-def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
-    """Build the application on a broker, whose actors are the types of jobs, and a history."""
+def build_app(
+    broker: RedisBroker,
+    history: History,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    *,
+    authenticate: Authentication = anybody,
+    public: frozenset[Page] = frozenset(),
+) -> FastAPI:
+    """Build the application on a broker, whose actors are the types of jobs, and a history.
+
+    authenticate: who a request comes from. Left out, everybody may do everything, as a test wants it.
+    """
     app = FastAPI(
         title="Callboard",
         version=__version__,
@@ -46,7 +59,11 @@ def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_B
     app.state.health = Health(broker, history)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
+    app.include_router(sends.router)
     app.include_router(jobs.router)
     app.include_router(task_queue.router)
     app.include_router(health.router)
+    check_all_routes_have_rules(app, ROUTES)
+    # The last is the outermost: what does not pass the gate is not read.
+    app.add_middleware(Gate, table=ROUTES, authenticate=authenticate, public=public)
     return app
