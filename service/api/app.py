@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs, sends, task_queue
+from service.api import actors, batches, health, jobs, sends, task_queue
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
@@ -60,7 +60,9 @@ def build_app(
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
     app.include_router(sends.router)
+    app.include_router(batches.router)
     app.include_router(jobs.router)
+    app.include_router(actors.router)
     app.include_router(task_queue.router)
     app.include_router(health.router)
     check_all_routes_have_rules(app, ROUTES)
