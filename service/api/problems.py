@@ -20,8 +20,10 @@ from service.errors import (
     MissingScope,
     NotAuthenticated,
     PayloadError,
+    TaskRunning,
     TooManyRequests,
     UnknownJobType,
+    UnknownTaskType,
     WrongState,
     shorten,
 )
@@ -58,6 +60,7 @@ def add_problem_handlers(app: FastAPI) -> None:
 #: What is told of an error besides its text, by its kind.
 TOLD: dict[type[CallboardError], tuple[str, ...]] = {
     JobExists: ("job_id",),
+    TaskRunning: ("job_id",),
     WrongState: ("job_id", "state"),
     BrokerUnavailable: ("may_be_stored",),
     BatchUnfinished: ("stored", "uncertain"),
@@ -78,7 +81,7 @@ async def answer_of(request: Request, error: Exception) -> Problem:
         members = _listed([(f"payload.{path}" if path else "payload", message) for path, message in error.problems])
     if isinstance(error, InvalidRequest):
         members = _listed(error.problems)
-    if isinstance(error, UnknownJobType):
+    if isinstance(error, UnknownJobType | UnknownTaskType):
         members["known_types"] = error.known
     for kind, names in TOLD.items():
         if isinstance(error, kind):
