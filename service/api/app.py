@@ -3,13 +3,15 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs
+from service.api import health, jobs, schedules
 from service.api.body_limit import BodyLimit
 from service.api.health import Health
 from service.api.lines import Lines
 from service.api.problems import add_problem_handlers
 from service.api.sending import Sender
 from service.broker import RedisBroker
+from service.schedules.book import ScheduleBook
+from service.schedules.code_table import load_table
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
@@ -25,11 +27,20 @@ def create_app() -> FastAPI:
     engine = engine_for(settings.require_database_url())
     from service.actors import broker
 
-    return build_app(broker, History(engine, broker), settings.api_max_body_bytes)
+    book = ScheduleBook(broker, load_table(settings.schedules), engine)
+    return build_app(broker, History(engine, broker), settings.api_max_body_bytes, book)
 
 
-def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
-    """Build the application on a broker, whose actors are the types of jobs, and a history."""
+def build_app(
+    broker: RedisBroker,
+    history: History,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    book: ScheduleBook | None = None,
+) -> FastAPI:
+    """Build the application on a broker, whose actors are the types of jobs, and a history.
+
+    Without a book of schedules it has no routes of schedules.
+    """
     app = FastAPI(
         title="Callboard",
         version=__version__,
@@ -45,4 +56,7 @@ def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_B
     add_problem_handlers(app)
     app.include_router(jobs.router)
     app.include_router(health.router)
+    if book is not None:
+        app.state.schedules = book
+        app.include_router(schedules.router)
     return app
