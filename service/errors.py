@@ -16,6 +16,13 @@
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
+    ├── NotAuthenticated         a request has no key, or none that is valid
+    ├── MissingScope             a key may not do what is asked for
+    ├── NotForTenants            a key of a tenant asks for what concerns all
+    ├── NotFromHere              an open API is asked by another machine, or by a page of another site
+    ├── TooManyRequests          a key asks more often than it may
+    ├── KeysUnavailable          a key can't be checked now
+    ├── AuditUnavailable         an act can't be written down, and so is not done
     ├── SoftTimeLimit            raised in a job that has run for its soft_timeout
     ├── Expired                  a job has waited for longer than its `expires`
     ├── NoteError                what a job says of itself has no JSON form, or is too long
@@ -186,6 +193,75 @@ class ServiceBusy(CallboardError):
     code = "busy"
     status = 503
     retryable = True
+
+
+class NotAuthenticated(CallboardError):
+    """A request has no key, or none that is valid. The text never says which part of a key is wrong."""
+
+    code = "not-authenticated"
+    status = 401
+
+
+class MissingScope(CallboardError):
+    """A key may not do what is asked for: it has not the scope `scope`."""
+
+    code = "missing-scope"
+    status = 403
+
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+        super().__init__(f"This needs a key with the scope {scope}")
+
+
+class NotForTenants(CallboardError):
+    """A key of a tenant asks for what concerns all tenants."""
+
+    code = "not-for-tenants"
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("This concerns all tenants, and needs a key that belongs to none")
+
+
+class NotFromHere(CallboardError):
+    """An API without keys is asked by another machine, through a proxy, or by a page of another site."""
+
+    code = "not-from-here"
+    status = 403
+
+
+class TooManyRequests(CallboardError):
+    """A key asks more often than it may."""
+
+    code = "too-many-requests"
+    status = 429
+    retryable = True
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(f"This key asks more often than it may; again in {retry_after_seconds} s")
+
+
+class KeysUnavailable(CallboardError):
+    """A key that was not seen lately can't be checked, since PostgreSQL can't be asked."""
+
+    code = "keys-unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("Keys that were not used lately can't be checked at the moment")
+
+
+class AuditUnavailable(CallboardError):
+    """An act can't be written into the audit log. Nothing of it was done."""
+
+    code = "audit-unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("Nothing was done: the audit log can't be written at the moment")
 
 
 class SoftTimeLimit(CallboardError):

@@ -3,11 +3,14 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs, schedules
+from service.api import health, jobs, schedules, sends
 from service.api.body_limit import BodyLimit
+from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
 from service.api.lines import Lines
 from service.api.problems import add_problem_handlers
+from service.api.routes import ROUTES, Page
+from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
 from service.broker import RedisBroker
 from service.schedules.book import ScheduleBook
@@ -28,18 +31,22 @@ def create_app() -> FastAPI:
     from service.actors import broker
 
     book = ScheduleBook(broker, load_table(settings.schedules), engine)
-    return build_app(broker, History(engine, broker), settings.api_max_body_bytes, book)
+    return build_app(broker, History(engine, broker), settings.api_max_body_bytes, book=book)
 
 
 def build_app(
     broker: RedisBroker,
     history: History,
     max_body_bytes: int = MAX_BODY_BYTES,
+    *,
     book: ScheduleBook | None = None,
+    authenticate: Authentication = anybody,
+    public: frozenset[Page] = frozenset(),
 ) -> FastAPI:
     """Build the application on a broker, whose actors are the types of jobs, and a history.
 
-    Without a book of schedules it has no routes of schedules.
+    book: its schedules. Left out, there are none, and none can be stored.
+    authenticate: who a request comes from. Left out, everybody may do everything, as a test wants it.
     """
     app = FastAPI(
         title="Callboard",
@@ -51,12 +58,15 @@ def build_app(
     app.state.sender = Sender(broker)
     app.state.history = history
     app.state.lines = Lines.make()
+    app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
+    app.include_router(sends.router)
     app.include_router(jobs.router)
     app.include_router(health.router)
-    if book is not None:
-        app.state.schedules = book
-        app.include_router(schedules.router)
+    app.include_router(schedules.router)
+    check_all_routes_have_rules(app, ROUTES)
+    # The last is the outermost: what does not pass the gate is not read.
+    app.add_middleware(Gate, table=ROUTES, authenticate=authenticate, public=public)
     return app

@@ -10,10 +10,11 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
+from service.api.caller import caller_of
 from service.api.lines import Lines
 from service.schedules.book import Page, ScheduleBook
 from service.schedules.document import Plan, ScheduleDocument
-from service.schedules.zones import zone_named
+from service.schedules.zones import moment_of, zone_named
 
 router = APIRouter(tags=["schedules"])
 
@@ -93,11 +94,10 @@ class PreviewRequest(Plan):
 
 
 class Act(BaseModel):
-    """Who acts, and why."""
+    """Why it is done."""
 
     model_config = ConfigDict(extra="forbid")
 
-    by: Annotated[str, Field(max_length=200)] = "api"
     why: Annotated[str, Field(max_length=1000)] = ""
 
 
@@ -121,26 +121,20 @@ async def create_schedule(request: Request, response: Response, document: Schedu
 async def preview_schedule(request: Request, asked: PreviewRequest) -> Preview:
     """Say when a plan would be due; nothing is stored."""
     book, lines = _of(request)
-
-    def preview() -> Preview:
-        after = asked.after and (asked.after if asked.after.tzinfo else asked.after.replace(tzinfo=zone_named("UTC")))
-        schedule = asked.schedule("preview", "preview")
-        return Preview(
-            timezone=asked.timezone,
-            next_times=_times(book.preview(schedule, asked.count, after), asked.timezone),
-        )
-
-    return await lines.checks.run(preview)
+    return await lines.checks.run(_preview, book, asked)
 
 
 @router.get("/schedules/{name}", response_model=ScheduleView, response_model_exclude_unset=True)
 async def get_schedule(request: Request, name: str, count: Count = 10) -> ScheduleView:
     """Read a schedule, with its last jobs."""
     book, lines = _of(request)
-    view = _view(await lines.reads.run(book.page, name, count))
-    rows = await lines.reads.run(book.runs, name)
-    view.runs = [_run(str(row["job_id"]), row["scheduled_for"], row["kind"]) for row in rows]
-    return view
+
+    def read() -> ScheduleView:
+        view = _view(book.page(name, count))
+        view.runs = [_run(str(row["job_id"]), row["scheduled_for"], row["kind"]) for row in book.runs(name)]
+        return view
+
+    return await lines.reads.run(read)
 
 
 @router.put("/schedules/{name}", response_model=ScheduleView, response_model_exclude_unset=True)
@@ -157,7 +151,7 @@ async def patch_schedule(request: Request, name: str, changes: dict[str, Any]) -
     return _view(await lines.reads.run(book.patch, name, changes))
 
 
-@router.delete("/schedules/{name}", status_code=204)
+@router.delete("/schedules/{name}", status_code=204, response_class=Response)
 async def delete_schedule(request: Request, name: str) -> None:
     """Remove a stored schedule. Jobs that it has sent go on."""
     book, lines = _of(request)
@@ -168,29 +162,39 @@ async def delete_schedule(request: Request, name: str) -> None:
 async def pause_schedule(request: Request, name: str, act: Act | None = None) -> ScheduleView:
     """Let no due time have a job until it is resumed. Holds at once."""
     book, lines = _of(request)
-    act = act or Act()
-    return _view(await lines.reads.run(lambda: book.pause(name, by=act.by, why=act.why)))
+    return _view(await lines.reads.run(lambda: book.pause(name, by=_who(request), why=act.why if act else "")))
 
 
 @router.post("/schedules/{name}/resume", response_model=ScheduleView, response_model_exclude_unset=True)
 async def resume_schedule(request: Request, name: str, act: Act | None = None) -> ScheduleView:
     """Go on from now. What was due while it was paused is not made up for."""
     book, lines = _of(request)
-    act = act or Act()
-    return _view(await lines.reads.run(lambda: book.resume(name, by=act.by)))
+    return _view(await lines.reads.run(lambda: book.resume(name, by=_who(request))))
 
 
 @router.post("/schedules/{name}/run", status_code=202, response_model=Started)
 async def run_schedule(request: Request, name: str, act: Act | None = None) -> Started:
     """Send one job now, also where the schedule is paused."""
     book, lines = _of(request)
-    act = act or Act()
-    job_id = await lines.reads.run(lambda: book.run_now(name, by=act.by))
+    job_id = await lines.reads.run(lambda: book.run_now(name, by=_who(request)))
     return Started(job_id=UUID(job_id), poll_url=f"/jobs/{job_id}")
 
 
 def _of(request: Request) -> tuple[ScheduleBook, Lines]:
-    return request.app.state.schedules, request.app.state.lines
+    book: ScheduleBook = request.app.state.schedules
+    return book.seen_by(caller_of(request).tenant), request.app.state.lines
+
+
+def _who(request: Request) -> str:
+    return caller_of(request).name
+
+
+def _preview(book: ScheduleBook, asked: PreviewRequest) -> Preview:
+    after = asked.after
+    if after and after.tzinfo is None:
+        after = moment_of(after, zone_named(asked.timezone))
+    times = book.preview(asked.schedule("preview", "preview"), asked.count, after)
+    return Preview(timezone=asked.timezone, next_times=_times(times, asked.timezone))
 
 
 def _view(page: Page) -> ScheduleView:

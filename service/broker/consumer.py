@@ -14,7 +14,7 @@ from service.broker.delivery import Delivery
 from service.broker.outcome import Dead, Failure, Reason, RetryLater
 
 if TYPE_CHECKING:
-    from service.broker.redis_broker import RedisBroker
+    from service.broker.working import Working
 
 
 DRAINING_SECONDS = 0.1
@@ -26,7 +26,7 @@ class QueueConsumer(Consumer):
     It asks Redis when it is woken, when something comes due or lapses, and at least every third of a lease.
     """
 
-    def __init__(self, broker: "RedisBroker", queue: str, timeout_ms: int) -> None:
+    def __init__(self, broker: "Working", queue: str, timeout_ms: int) -> None:
         self._broker = broker
         self._queue = queue
         self._timeout_seconds = timeout_ms / 1000

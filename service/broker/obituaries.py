@@ -18,7 +18,7 @@ from service.broker.keys import Keys
 from service.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
-    from service.broker.redis_broker import RedisBroker
+    from service.broker.process import Process
 
 #: How often to look for what others have left untold. An idle worker is told of it by its fetch, and does not wait.
 LOOK_SECONDS = 300.0
@@ -35,7 +35,7 @@ class NotYet(Exception):
 class Obituaries:
     """Works from a thread of its own, on the queues that this process consumes."""
 
-    def __init__(self, broker: "RedisBroker") -> None:
+    def __init__(self, broker: "Process") -> None:
         self._broker = broker
         self._queues: set[str] = set()
         self._condition = Condition()

@@ -15,7 +15,7 @@ from service.broker.wire import Row
 from service.errors import BrokerUnavailable
 
 if TYPE_CHECKING:
-    from service.broker.redis_broker import RedisBroker
+    from service.broker.process import Process
 
 #: A send whose connection breaks sooner is repeated: both together stay within the time-out, but for this.
 REPEAT_WITHIN_SECONDS = 0.25
@@ -31,7 +31,7 @@ class _Insists(local):
 class Sender:
     """What a process does of its own for a send to arrive. Thread-safe."""
 
-    def __init__(self, broker: "RedisBroker") -> None:
+    def __init__(self, broker: "Process") -> None:
         self._broker = broker
         self._insists = _Insists()
 

@@ -20,7 +20,7 @@ from service.queues import QUEUES
 from service.settings import get_settings
 
 if TYPE_CHECKING:
-    from service.broker.redis_broker import RedisBroker
+    from service.broker.working import Working
 
 INTERRUPTION_SECONDS = 1.0
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class WorkerLife(Middleware):
     """Stands last in the chain: what it notes of a job's start and end is as near to them as can be."""
 
-    def __init__(self, broker: "RedisBroker") -> None:
+    def __init__(self, broker: "Working") -> None:
         self._broker = broker
         #: The queue of the worker that runs on this broker, if one does.
         self.work_queue: WorkQueue | None = None

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -74,11 +75,18 @@ class ScheduleBook:
         self._firing = Firing(broker, self._ledger)
         self._states = self._firing.states
         self._now = clock_of(broker)
+        self._tenant: str | None = None
+
+    def seen_by(self, tenant: str | None) -> "ScheduleBook":
+        """Return the book as a tenant sees it: schedules of others are not there. None for who works for all."""
+        seen = copy(self)
+        seen._tenant = tenant
+        return seen
 
     def pages(self, count: int) -> list[Page]:
         """Return all schedules in the order of their names, each with its next `count` due times."""
         rows: Mapping[str, StoredSchedule] = self._stored.all() if self._stored else {}
-        names = sorted({*self._code, *rows})
+        names = sorted(name for name in {*self._code, *rows} if self._is_there(name, rows.get(name)))
         states = self._states.read_many(names)
         now = self._now()
         return [self._page(name, rows.get(name), states[name].state, now, count) for name in names]
@@ -100,6 +108,7 @@ class ScheduleBook:
         """Store a new schedule. Raises ScheduleConflict, InvalidRequest, UnknownJobType, PayloadError."""
         if document.name in self._code:
             raise ScheduleConflict(f"The schedule {document.name!r} is in code; give this one another name")
+        document = self._of_its_tenant(document)
         now = self._now()
         version = int(now.timestamp() * 1000)
         schedule = self._checked(document, version, now)
@@ -180,6 +189,7 @@ class ScheduleBook:
     def _replace(self, row: StoredSchedule, document: ScheduleDocument) -> Page:
         if document.name != row.name:
             raise InvalidRequest([("name", f"is {row.name!r} and can't be changed: it tells schedules apart")])
+        document = self._of_its_tenant(document)
         now = self._now()
         version = _next_version(row.version, now)
         schedule = self._checked(document, version, now)
@@ -219,11 +229,27 @@ class ScheduleBook:
     def _row(self, name: str) -> StoredSchedule | None:
         """Return the row of a schedule, None for one in code. Raises UnknownSchedule."""
         if name in self._code:
+            if not self._is_there(name, None):
+                raise UnknownSchedule(name)
             return None
         row = self._stored.get(name) if self._stored and "\x00" not in name else None
-        if row is None:
+        if row is None or not self._is_there(name, row):
             raise UnknownSchedule(name)
         return row
+
+    def _is_there(self, name: str, row: StoredSchedule | None) -> bool:
+        if self._tenant is None:
+            return True
+        tenant = row.document.get("tenant") if row and name not in self._code else self._code[name].tenant
+        return tenant == self._tenant
+
+    def _of_its_tenant(self, document: ScheduleDocument) -> ScheduleDocument:
+        """Return a document as whoever made it may store it. Raises InvalidRequest."""
+        if self._tenant is None:
+            return document
+        if document.tenant not in (None, self._tenant):
+            raise InvalidRequest([("tenant", f"must be {self._tenant!r}, that of the key, or left out")])
+        return ScheduleDocument.model_validate({**document.model_dump(exclude_unset=True), "tenant": self._tenant})
 
     def _editable(self, name: str) -> StoredSchedule:
         row = self._row(name)

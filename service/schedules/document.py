@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from service.errors import DeclarationError, InvalidRequest
 from service.schedules.schedule import Cron, Every, Missed, Once, Overlap, Schedule, When
@@ -110,6 +110,13 @@ class ScheduleDocument(Plan):
     jitter: Annotated[float | str, Field(description="Seconds, or text: each job waits for up to so long.")] = 0
     pause_after_failures: Annotated[int | None, Field(strict=True)] = None
     tenant: Annotated[str | None, Field(min_length=1, max_length=256, description="For whom its jobs work.")] = None
+
+    @field_validator("tenant")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("must be printable text")
+        return value
 
     def to_schedule(self, version: int = 0) -> Schedule:
         """Return the schedule. Raises InvalidRequest."""

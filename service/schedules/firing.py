@@ -129,7 +129,7 @@ class Firing:
         told = {"schedule": entry.schedule.name, "due": run.scheduled_for.isoformat(), "job_id": run.job_id}
         try:
             delay_ms = run.delay_ms or None
-            is_new = self._broker.send(message, delay_ms=delay_ms, once_within_seconds=ONCE_WITHIN_SECONDS)
+            is_new = self._broker.enqueue_once(message, ONCE_WITHIN_SECONDS, delay_ms=delay_ms)
         except JobExists as error:
             logger.warning("The schedule's job is refused: %s", error, extra=told)
             return str(error)

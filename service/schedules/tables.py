@@ -1,7 +1,7 @@
 """The tables of schedules. A change here needs a migration in `service/state/migrations/versions/`."""
 
-from sqlalchemy import BigInteger, Column, DateTime, Index, Table, Text, func
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy import JSON, BigInteger, Column, DateTime, Index, Table, Text, func
+from sqlalchemy.dialects.postgresql import UUID
 
 from service.state.tables import metadata
 
@@ -11,7 +11,7 @@ schedules = Table(
     Column("name", Text, primary_key=True),
     Column("version", BigInteger, nullable=False, comment="rises with each change"),
     Column("tenant", Text),
-    Column("document", JSONB, nullable=False, comment="as the API takes it"),
+    Column("document", JSON, nullable=False, comment="as the API takes it; JSON, since JSONB holds no NUL"),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("changed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
@@ -21,7 +21,7 @@ states = Table(
     metadata,
     Column("name", Text, primary_key=True, comment="of a schedule in code or in callboard_schedules"),
     Column("revision", BigInteger, nullable=False, comment="of two copies the higher is newer"),
-    Column("state", JSONB, nullable=False, comment="a copy of what Redis knows"),
+    Column("state", JSON, nullable=False, comment="a copy of what Redis knows"),
 )
 
 runs = Table(

@@ -40,8 +40,8 @@ class Status(StrEnum):
 
 #: Each state, and where a job may go from it. A running job may run again, since its worker may have died; and may be
 #: pending or scheduled again, since its worker may have given it back or left it to others for a while. What may
-#: run may meet another job that holds its idempotency key, and wait for that. A pending job is scheduled when an operator
-#: gives it a later time. A dead job is pending or scheduled again when it is replayed. A cancelled one never is.
+#: run may meet another job that holds its idempotency key, and wait for that. A pending job is scheduled when an
+#: operator gives it a later time. A dead job is pending or scheduled again when it is replayed, a cancelled one never.
 TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
     {
         State.SCHEDULED: frozenset({State.PENDING, State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),

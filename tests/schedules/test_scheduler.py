@@ -119,7 +119,7 @@ def test_a_decision_that_was_not_sent_is_sent_by_another_scheduler(
         def dies(*_arguments: Any, **_options: Any) -> bool:
             raise SystemExit
 
-        patch.setattr(actors, "send", dies)
+        patch.setattr(actors, "enqueue_once", dies)
         with pytest.raises(SystemExit):
             make(every(60)).fire_what_is_due()
     assert not sent(actors)

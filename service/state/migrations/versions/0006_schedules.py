@@ -14,7 +14,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), primary_key=True),
         sa.Column("version", sa.BigInteger(), nullable=False, comment="rises with each change"),
         sa.Column("tenant", sa.Text()),
-        sa.Column("document", postgresql.JSONB(), nullable=False, comment="as the API takes it"),
+        sa.Column("document", sa.JSON(), nullable=False, comment="as the API takes it; JSON, since JSONB holds no NUL"),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
         sa.Column("changed_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     )
@@ -22,7 +22,7 @@ def upgrade() -> None:
         "callboard_schedule_states",
         sa.Column("name", sa.Text(), primary_key=True, comment="of a schedule in code or in callboard_schedules"),
         sa.Column("revision", sa.BigInteger(), nullable=False, comment="of two copies the higher is newer"),
-        sa.Column("state", postgresql.JSONB(), nullable=False, comment="a copy of what Redis knows"),
+        sa.Column("state", sa.JSON(), nullable=False, comment="a copy of what Redis knows"),
     )
     op.create_table(
         "callboard_schedule_runs",
