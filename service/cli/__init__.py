@@ -23,6 +23,7 @@ EXTRA_OF = {
     "uvicorn": "api",
     "apscheduler": "worker",
     "jinja2": "worker",
+    "sentry_sdk": "worker",
 }
 
 

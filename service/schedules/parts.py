@@ -12,12 +12,13 @@ from service.errors import HistoryUnavailable
 from service.schedules.clock import clock_of
 from service.schedules.entry import Entry
 from service.schedules.firing import Firing
-from service.schedules.following import Following, Listener
+from service.schedules.following import Following
 from service.schedules.state import ScheduleState
 from service.settings import Settings
 from service.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    from service.schedules.check_ins import CheckIns
     from service.schedules.definitions import Definitions
     from service.schedules.ledger import Ledger
     from service.schedules.runner import Scheduler
@@ -33,14 +34,14 @@ class Parts:
     firing: Firing
     find: Callable[[UUID], Snapshot | None]
     is_followed: Callable[[Entry], bool]
-    listener: Listener | None = None
+    listener: "CheckIns | None" = None
     definitions: "Definitions | None" = None
     ledger: "Ledger | None" = None
 
     @classmethod
     def of(cls, broker: RedisBroker, settings: Settings) -> "Parts":
         """Make what the settings ask for. It connects when it is used."""
-        listener = None
+        listener = _check_ins(settings.sentry_dsn)
 
         def is_followed(entry: Entry) -> bool:
             return listener is not None or entry.schedule.pause_after_failures is not None
@@ -68,6 +69,8 @@ class Parts:
 
     def start(self, running: ExitStack) -> None:
         """Read the stored schedules, and go on doing so."""
+        if self.listener:
+            running.callback(self.listener.close)
         if self.definitions:
             self.definitions.start()
             running.callback(self.definitions.stop)
@@ -92,3 +95,11 @@ class Parts:
                 self.ledger.keep(name, state)
             except HistoryUnavailable as error:
                 logger.warning("The pause of a schedule is known to Redis alone: %s", error, extra={"schedule": name})
+
+
+def _check_ins(dsn: str | None) -> "CheckIns | None":
+    if dsn is None:
+        return None
+    from service.schedules.check_ins import CheckIns
+
+    return CheckIns(dsn)

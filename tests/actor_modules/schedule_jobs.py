@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from service.job import current_job, job
-from service.schedules import Every, Schedule
+from service.job import Backoff, current_job, job
+from service.schedules import Cron, Every, Schedule
 
 
 def _note(word: str) -> None:
@@ -25,6 +25,12 @@ def fail() -> None:
     raise ValueError("as it always does")
 
 
+@job(name="schedule.fail_twice", queue="default", max_attempts=2, backoff=Backoff(delay_seconds=0.5, cap_seconds=0.6))
+def fail_twice() -> None:
+    _note("failed")
+    raise ConnectionError("as it always does")
+
+
 @job(name="schedule.alone", queue="default", isolation="process")
 def alone() -> None:
     _note("alone")
@@ -36,3 +42,7 @@ SCHEDULES = (
 )
 ONE = (Schedule("each-second", actor="schedule.note", when=Every(1), missed="all", most=1000),)
 NONE = ()
+MONITORED = (
+    Schedule("good", actor="schedule.note", when=Cron("* * * * *", "Europe/Berlin")),
+    Schedule("bad", actor="schedule.fail_twice", when=Cron("* * * * *", "Europe/Berlin")),
+)
