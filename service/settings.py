@@ -2,7 +2,8 @@
 
 `CALLBOARD_*`, and the usual `REDIS_URL`, `DATABASE_URL` and `SENTRY_DSN`. A wrong value stops the process with a
 SettingsError that names the variable, the value (secrets masked) and an example. What only some processes need
-(`REDIS_URL`, `DATABASE_URL`) may be absent until `require_*` asks for it, so that importing an actor needs no environment.
+(`REDIS_URL`, `DATABASE_URL`) may be absent until `require_*` asks for it, so that importing an actor needs no
+environment.
 """
 
 import os
