@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs, schedules, sends
+from service.api import actors, batches, health, jobs, schedules, sends
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
@@ -63,7 +63,9 @@ def build_app(
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
     app.include_router(sends.router)
+    app.include_router(batches.router)
     app.include_router(jobs.router)
+    app.include_router(actors.router)
     app.include_router(health.router)
     app.include_router(schedules.router)
     check_all_routes_have_rules(app, ROUTES)
