@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import actors, batches, health, jobs, schedules, sends
+from service.api import actors, batches, health, jobs, schedules, sends, task_queue
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
@@ -18,6 +18,8 @@ from service.schedules.code_table import load_table
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
+from service.tasks.queue import TaskQueue
+from service.tasks.store import TaskStore
 
 
 def create_app() -> FastAPI:
@@ -57,6 +59,7 @@ def build_app(
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
+    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
     app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
@@ -66,6 +69,7 @@ def build_app(
     app.include_router(batches.router)
     app.include_router(jobs.router)
     app.include_router(actors.router)
+    app.include_router(task_queue.router)
     app.include_router(health.router)
     app.include_router(schedules.router)
     check_all_routes_have_rules(app, ROUTES)
