@@ -3,16 +3,31 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import actors, batches, health, job_acts, jobs, queues, sends, task_queue, workers
+from service.api import (
+    actors,
+    batches,
+    health,
+    job_acts,
+    jobs,
+    metrics,
+    queues,
+    schedules,
+    sends,
+    task_queue,
+    workers,
+)
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
 from service.api.lines import Lines
+from service.api.metrics import Measured, Requests
 from service.api.problems import add_problem_handlers
 from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
 from service.broker import RedisBroker
+from service.schedules.book import ScheduleBook
+from service.schedules.code_table import load_table
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
@@ -30,7 +45,8 @@ def create_app() -> FastAPI:
     engine = engine_for(settings.require_database_url())
     from service.actors import broker
 
-    return build_app(broker, History(engine, broker), settings.api_max_body_bytes)
+    book = ScheduleBook(broker, load_table(settings.schedules), engine)
+    return build_app(broker, History(engine, broker), settings.api_max_body_bytes, book=book)
 
 
 def build_app(
@@ -38,11 +54,13 @@ def build_app(
     history: History,
     max_body_bytes: int = MAX_BODY_BYTES,
     *,
+    book: ScheduleBook | None = None,
     authenticate: Authentication = anybody,
     public: frozenset[Page] = frozenset(),
 ) -> FastAPI:
     """Build the application on a broker, whose actors are the types of jobs, and a history.
 
+    book: its schedules. Left out, there are none, and none can be stored.
     authenticate: who a request comes from. Left out, everybody may do everything, as a test wants it.
     """
     app = FastAPI(
@@ -56,12 +74,15 @@ def build_app(
     app.state.history = history
     app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
+    app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
+    app.state.requests = Requests()
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
-    for resource in (sends, batches, jobs, job_acts, queues, workers, actors, task_queue, health):
+    for resource in (sends, batches, jobs, job_acts, queues, workers, actors, task_queue, health, schedules, metrics):
         app.include_router(resource.router)
     check_all_routes_have_rules(app, ROUTES)
-    # The last is the outermost: what does not pass the gate is not read.
+    # The last is the outermost: what does not pass the gate is not read, and counted all the same.
     app.add_middleware(Gate, table=ROUTES, authenticate=authenticate, public=public)
+    app.add_middleware(Measured, requests=app.state.requests)
     return app

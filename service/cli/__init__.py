@@ -10,7 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from service.cli import api, dead_letters, down, jobs, migrate, projector, queues, scheduler, worker, workers
+from service.cli import (
+    api,
+    dead_letters,
+    down,
+    jobs,
+    migrate,
+    projector,
+    queues,
+    scheduler,
+    schedules,
+    worker,
+    workers,
+)
 from service.cli.up import command as up
 from service.errors import CallboardError, DeclarationError, SettingsError
 
@@ -23,6 +35,7 @@ EXTRA_OF = {
     "uvicorn": "api",
     "apscheduler": "worker",
     "jinja2": "worker",
+    "sentry_sdk": "worker",
 }
 
 
@@ -45,6 +58,7 @@ COMMANDS = (
     Command("jobs", jobs, "cancel jobs, and give waiting ones another priority or time"),
     Command("queues", queues, "show what is on the queues; pause, resume and purge one"),
     Command("workers", workers, "show the live workers and what each runs"),
+    Command("schedules", schedules, "list, pause, resume and run schedules"),
     Command("dead-letters", dead_letters, "list, show, replay and delete jobs that are dead"),
     Command("migrate", migrate, "bring the database's tables up to date"),
 )

@@ -42,8 +42,8 @@ class Enqueued:
 class Run:
     """One run of a job.
 
-    state: `succeeded`, `retrying`, `snoozed` or `dead`. result: what the actor returned, as JSON. error: what it
-    raised. delay_seconds: how long it waits for its next run, where there is one.
+    state: `succeeded`, `retrying`, `snoozed`, `dead` or `cancelled`. result: what the actor returned, as JSON. error:
+    what it raised. delay_seconds: how long it waits for its next run, where there is one.
     """
 
     job_id: str

@@ -651,6 +651,7 @@ def drive(fleet: Fleet, examples: int) -> None:
     )
 
 
+@pytest.mark.timeout(400)
 def test_the_scripts_do_what_the_model_does(fleet: Fleet) -> None:
     drive(fleet, 400)
 
