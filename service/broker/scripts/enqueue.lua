@@ -64,7 +64,7 @@ for i = 1, count do
         delayed[#delayed + 1] = entry
     end
     events[#events + 1] = entry
-    events[#events + 1] = delay .. " " .. created .. " " .. header
+    events[#events + 1] = sent_event(delay .. " " .. created, header, priority, string.sub(ARGV[4 + i], from + #header))
 end
 call_many("ZADD", KEYS[1], ready)
 call_many("ZADD", KEYS[2], delayed)
