@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs, sends
+from service.api import actors, batches, health, jobs, sends, task_queue
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
@@ -16,6 +16,8 @@ from service.broker import RedisBroker
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
+from service.tasks.queue import TaskQueue
+from service.tasks.store import TaskStore
 
 
 def create_app() -> FastAPI:
@@ -52,12 +54,16 @@ def build_app(
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
+    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
     app.state.health = Health(broker, history)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
     app.include_router(sends.router)
+    app.include_router(batches.router)
     app.include_router(jobs.router)
+    app.include_router(actors.router)
+    app.include_router(task_queue.router)
     app.include_router(health.router)
     check_all_routes_have_rules(app, ROUTES)
     # The last is the outermost: what does not pass the gate is not read.

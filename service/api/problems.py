@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from service.errors import (
     PROBLEMS_LISTED,
+    BatchUnfinished,
     BrokerUnavailable,
     CallboardError,
     InvalidRequest,
@@ -19,8 +20,10 @@ from service.errors import (
     MissingScope,
     NotAuthenticated,
     PayloadError,
+    TaskRunning,
     TooManyRequests,
     UnknownJobType,
+    UnknownTaskType,
     shorten,
 )
 
@@ -66,12 +69,14 @@ async def answer_of(request: Request, error: Exception) -> Problem:
         members = _listed([(f"payload.{path}" if path else "payload", message) for path, message in error.problems])
     if isinstance(error, InvalidRequest):
         members = _listed(error.problems)
-    if isinstance(error, UnknownJobType):
+    if isinstance(error, UnknownJobType | UnknownTaskType):
         members["known_types"] = error.known
-    if isinstance(error, JobExists):
+    if isinstance(error, JobExists | TaskRunning):
         members["job_id"] = error.job_id
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored
+    if isinstance(error, BatchUnfinished):
+        members |= {"stored": error.stored, "uncertain": error.uncertain}
     if isinstance(error, MissingScope):
         members["scope"] = error.scope
     if isinstance(error, NotAuthenticated):

@@ -45,7 +45,17 @@ DOCS = Rule(Scope.READ, Page.DOCS, for_tenants=True)
 #: By method and path template, as the router has it. HEAD is asked for as GET.
 ROUTES: dict[tuple[str, str], Rule] = {
     ("POST", "/jobs"): TENANTS_SUBMIT,
+    ("POST", "/jobs/batch"): SUBMIT,
     ("GET", "/jobs/{job_id}"): TENANTS_READ,
+    ("GET", "/actors"): TENANTS_READ,
+    ("GET", "/actors/{name}"): TENANTS_READ,
+    ("POST", "/api/task-queue"): SUBMIT,
+    ("GET", "/api/task-queue"): READ,
+    ("GET", "/api/task-queue/{task_id}"): READ,
+    ("PATCH", "/api/task-queue/{task_id}"): SUBMIT,
+    ("PUT", "/api/task-queue/{task_id}"): SUBMIT,
+    ("DELETE", "/api/task-queue/{task_id}"): SUBMIT,
+    ("POST", "/api/task-queue/{task_id}/execute"): SUBMIT,
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,
     ("GET", "/docs"): DOCS,
