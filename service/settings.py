@@ -166,6 +166,14 @@ class Settings(BaseSettings):
         ge=1,
         le=1_000_000_000,
     )
+    unstored_mb: int = _setting(
+        256,
+        "CALLBOARD_UNSTORED_MB",
+        "Redis memory of each queue for what PostgreSQL has not stored yet; beyond it, sends are refused as full.",
+        "256",
+        ge=1,
+        le=1_000_000,
+    )
     transitions_logged: int = _setting(
         500,
         "CALLBOARD_TRANSITIONS_LOGGED",

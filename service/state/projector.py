@@ -16,7 +16,7 @@ import redis
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from service.broker import RedisBroker, events
+from service.broker import RedisBroker, backlog, events
 from service.broker.keys import Keys
 from service.errors import CallboardError
 from service.observe.probe import Probe
@@ -88,14 +88,16 @@ class Projector:
                 self.is_ready = False
                 reason = error if isinstance(error, CallboardError) else f"Redis at {self._broker.where}: {error}"
                 logger.error("The projector can't go on (%s); trying again in %.1f s", reason, delay_seconds)
+                self._relieve()
                 stop.wait(delay_seconds)
                 delay_seconds = min(delay_seconds * 2, MAX_DELAY_SECONDS)
 
     def project_batch(self, connection: Connection, block_ms: int | None = None) -> int:
         """Store up to a batch of events of each stream, and return their number."""
-        entries = list(self._read(block_ms))
+        folded = self._store_folded(connection)
+        entries = list(self._read(None if folded else block_ms))
         if not entries:
-            return 0
+            return folded
         for group in _groups(entries):
             events_of_group = [event for entry in group for event in entry.events.values()]
             _log_transitions(store(connection, events_of_group), self._transitions_logged)
@@ -103,7 +105,7 @@ class Projector:
         # Entries of a single event are read by the thousand, and large ones a few at a time.
         many = sum(len(entry.events) for entry in entries) > 2 * EVENTS
         self._count = max(self._count // 4, 1) if many else min(self._count * 2, BATCH)
-        return len(entries)
+        return len(entries) + folded
 
     def _is_the_one(self, connection: Connection) -> bool:
         won = connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": self._lock}).scalar_one()
@@ -127,6 +129,29 @@ class Projector:
                 connection.rollback()
                 connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": self._lock})
                 connection.commit()
+
+    def _relieve(self) -> None:
+        """Keep what can't be stored now from filling Redis."""
+        for queue in QUEUES:
+            try:
+                self._broker.backlog.relieve(queue)
+            except redis.RedisError:
+                return  # it is Redis that is away
+
+    def _store_folded(self, connection: Connection) -> int:
+        """Store some of what was folded while nothing could be stored, and return the number of jobs."""
+        stored = 0
+        for queue in QUEUES:
+            records = self._broker.backlog.folded(queue, EVENTS // 4)
+            told = [(entry, event) for entry, record in records for event in _folded_events(entry, record, queue)]
+            if told:
+                _log_transitions(store(connection, [event for _, event in told]), self._transitions_logged)
+            if records:
+                self._broker.wire.forget(queue, [(entry.decode(), event.at) for entry, event in told if _ends(event)])
+                self._broker.backlog.forget(queue, records)
+                self._broker.backlog.relieve(queue)
+            stored += len(records)
+        return stored
 
     def _prune(self, pruning: Pruning, connection: Connection) -> None:
         try:
@@ -153,12 +178,7 @@ class Projector:
         # The stream last: what is left of it is stored, and forgotten, once more.
         for queue in {entry.queue for entry in entries}:
             own = [entry for entry in entries if entry.queue == queue]
-            ended = [
-                (name, event.at)
-                for entry in own
-                for name, event in entry.events.items()
-                if event.state is not None and is_final(event.state)
-            ]
+            ended = [(name, event.at) for entry in own for name, event in entry.events.items() if _ends(event)]
             self._broker.wire.forget(queue, ended)
             stream = Keys(self._broker.namespace, queue).events
             self._broker.client.xdel(stream, *[entry.entry_id for entry in own])
@@ -210,6 +230,23 @@ def _log_transitions(applied: list[Event], most: int) -> None:
             "attempt": event.attempt,
         }
         logger.info("Job status updated", extra=fields)
+
+
+def _ends(event: Event) -> bool:
+    return event.state is not None and is_final(event.state)
+
+
+def _folded_events(entry: bytes, record: bytes, queue: str) -> list[Event]:
+    found: list[Event] = []
+    try:
+        for entry_id, kind, at, worker, value in backlog.parts_of(record):
+            head = Head(events.sequence_of(entry_id), kind, at, worker, queue)
+            event = event_reader.read(head, entry.decode(), value)
+            found += [event] if event else []
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        about = {"entry": entry, "value": record[:1000]}
+        logger.error("A folded event can't be read and is dropped: %r", error, extra=about)
+    return found
 
 
 def _events_of(entry_id: bytes, fields: dict[bytes, bytes], queue: str) -> dict[str, Event]:
