@@ -3,11 +3,12 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import actors, batches, health, jobs, sends, task_queue
+from service.api import actors, batches, health, jobs, metrics, sends, task_queue
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
 from service.api.lines import Lines
+from service.api.metrics import Measured, Requests
 from service.api.problems import add_problem_handlers
 from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
@@ -57,6 +58,7 @@ def build_app(
     app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
     app.state.health = Health(broker, history)
+    app.state.requests = Requests()
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
     app.include_router(sends.router)
@@ -65,7 +67,9 @@ def build_app(
     app.include_router(actors.router)
     app.include_router(task_queue.router)
     app.include_router(health.router)
+    app.include_router(metrics.router)
     check_all_routes_have_rules(app, ROUTES)
-    # The last is the outermost: what does not pass the gate is not read.
+    # The last is the outermost: what does not pass the gate is not read, and counted all the same.
     app.add_middleware(Gate, table=ROUTES, authenticate=authenticate, public=public)
+    app.add_middleware(Measured, requests=app.state.requests)
     return app
