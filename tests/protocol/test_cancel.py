@@ -17,6 +17,7 @@ from dramatiq.worker import Worker
 from service.broker import RedisBroker
 from service.broker.job_acts import Act, JobActs
 from service.broker.keys import Keys
+from service.broker.settlement import released
 from service.job import Cancelled, Job, Snooze, current_job
 from service.state.states import State
 from tests.protocol.test_worker import end_of, find, has_ended, states_of
@@ -445,3 +446,18 @@ def test_a_unique_key_of_another_job_stays(broker: RedisBroker) -> None:
     cancel(broker, first)
     unique = broker.client.hgetall(Keys(broker.namespace, "default").unique)
     assert [value.split()[0].decode() for value in unique.values()] == [second.message_id]
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["held", "waiting"])
+def test_a_cancelled_job_is_still_its_tenants(broker: RedisBroker, is_held: bool) -> None:
+    broker.declare_queue("default")
+    message: Message[Any] = Message("default", "t.act", (), {"word": '"tenant"'}, {"tenant": "acme"})
+    broker.send(message)
+    if is_held:
+        [delivery], _ = broker.fetch("default", 1)
+        cancel(broker, message)
+        broker.settle("default", [released(delivery)])
+    else:
+        cancel(broker, message)
+    record = broker.find_record(message.message_id) or {}
+    assert (record["state"], record["tenant"]) == ("cancelled", "acme")
