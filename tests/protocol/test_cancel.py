@@ -450,9 +450,10 @@ def test_a_unique_key_of_another_job_stays(broker: RedisBroker) -> None:
 
 @pytest.mark.parametrize("is_held", [True, False], ids=["held", "waiting"])
 def test_a_cancelled_job_is_still_its_tenants(broker: RedisBroker, is_held: bool) -> None:
-    broker.declare_queue("default")
-    message: Message[Any] = Message("default", "t.act", (), {"word": '"tenant"'}, {"tenant": "acme"})
-    broker.send(message)
+    @dramatiq.actor(broker=broker)
+    def act(word: str) -> None: ...
+
+    message = act.send_with_options(args=('"tenant"',), tenant="acme")
     if is_held:
         [delivery], _ = broker.fetch("default", 1)
         cancel(broker, message)
