@@ -46,6 +46,7 @@ DOCS = Rule(Scope.READ, Page.DOCS, for_tenants=True)
 ROUTES: dict[tuple[str, str], Rule] = {
     ("POST", "/jobs"): TENANTS_SUBMIT,
     ("GET", "/jobs/{job_id}"): TENANTS_READ,
+    ("GET", "/audit"): ADMIN,
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): OPEN,
     ("GET", "/docs"): DOCS,
