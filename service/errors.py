@@ -11,6 +11,7 @@
     ├── JobExists                a send is refused, since an unfinished job has its unique key
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
+    ├── BatchUnfinished          some jobs of a batch are stored, and others are not
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
@@ -144,6 +145,20 @@ class BrokerUnavailable(CallboardError):
     def __init__(self, message: str, *, may_be_stored: bool) -> None:
         self.may_be_stored = may_be_stored
         super().__init__(message)
+
+
+class BatchUnfinished(CallboardError):
+    """Some jobs of a batch are stored, and others are not."""
+
+    code = "batch-unfinished"
+    status = 503
+    retryable = True
+
+    def __init__(self, failed: int, of: int, first: Exception, stored: list[str], uncertain: list[str]) -> None:
+        super().__init__(f"{failed} of {of} jobs were not stored; the first: {first}")
+        #: Ids of the jobs that are stored, and of those that may be.
+        self.stored = stored
+        self.uncertain = uncertain
 
 
 class TooManyFollowUps(CallboardError):

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from service.errors import (
     PROBLEMS_LISTED,
+    BatchUnfinished,
     BrokerUnavailable,
     CallboardError,
     InvalidRequest,
@@ -72,6 +73,8 @@ async def answer_of(request: Request, error: Exception) -> Problem:
         members["job_id"] = error.job_id
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored
+    if isinstance(error, BatchUnfinished):
+        members |= {"stored": error.stored, "uncertain": error.uncertain}
     if isinstance(error, MissingScope):
         members["scope"] = error.scope
     if isinstance(error, NotAuthenticated):

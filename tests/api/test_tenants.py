@@ -86,3 +86,13 @@ def test_a_key_of_a_tenant_does_not_reach_what_concerns_all(api: Guarded, umbrel
     assert (answer.status_code, answer.json()["type"]) == (403, "urn:callboard:problem:not-for-tenants")
     assert api.done == []
     assert api.log.page() == []
+
+
+def test_a_batch_is_for_the_keys_own_tenant(api: Guarded, acme: str, umbrella: str) -> None:
+    job = {"type": "count.up", "payload": {"n": 1}}
+    sent = api.ask("POST", "/jobs/batch", acme, json={"jobs": [job, job]}).json()
+    for job_id in sent["job_ids"]:
+        assert api.ask("GET", f"/jobs/{job_id}", acme).status_code == 200
+        assert api.ask("GET", f"/jobs/{job_id}", umbrella).status_code == 404
+    refused = api.ask("POST", "/jobs/batch", acme, json={"jobs": [job, {**job, "tenant": "umbrella"}]})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "jobs.1.tenant")
