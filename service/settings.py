@@ -8,6 +8,7 @@ names the variable, the value (secrets masked) and an example. What only some pr
 import os
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +16,14 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import SettingsError
+from service.queues import QUEUES
 from service.urls import check_database_url, check_redis_url, mask_url
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024
 PUBLIC_PAGES = frozenset({"docs", "metrics", "workers-health"})
+DATABASE_PACKAGES = ("sqlalchemy", "psycopg")
 SMTP_EXAMPLE = "smtp.example.com"
 
 
@@ -42,7 +45,7 @@ class Settings(BaseSettings):
     database_url: str | None = _setting(
         None,
         "DATABASE_URL",
-        "The PostgreSQL database of job history. API, projector and migrations need it; workers do not.",
+        "The PostgreSQL database of job history. API, projector, migrations and workers of `task-outcomes` need it.",
         "postgresql://user:password@db.example.com:5432/callboard",
     )
     namespace: str = _setting(
@@ -177,6 +180,19 @@ class Settings(BaseSettings):
         ge=0,
         le=86400,
     )
+    queue_depth_threshold: int = _setting(
+        1000,
+        "CALLBOARD_QUEUE_DEPTH_THRESHOLD",
+        "A queue with more jobs that wait to start is degraded: `GET /api/workers/health` says so.",
+        "1000",
+        ge=1,
+    )
+    queue_depth_thresholds: str | None = _setting(
+        None,
+        "CALLBOARD_QUEUE_DEPTH_THRESHOLDS",
+        "The same for single queues, comma-separated: `QUEUE=NUMBER`.",
+        "email=5000,ai=50",
+    )
     worker_host: str = _setting(
         "127.0.0.1",
         "CALLBOARD_WORKER_HOST",
@@ -256,6 +272,12 @@ class Settings(BaseSettings):
             raise ValueError(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(PUBLIC_PAGES))}")
         return value
 
+    @field_validator("queue_depth_thresholds")
+    @classmethod
+    def _thresholds_are_of_queues(cls, value: str | None) -> str | None:
+        thresholds_of(value or "")
+        return value
+
     @field_validator("mail_from")
     @classmethod
     def _one_address(cls, value: str) -> str:
@@ -299,6 +321,16 @@ class Settings(BaseSettings):
         """Return DATABASE_URL. Raises SettingsError where it is not set."""
         return _require(self.database_url, "database_url")
 
+    def depth_threshold_of(self, queue: str) -> int:
+        """Return how many jobs may wait in a queue before it is degraded."""
+        return thresholds_of(self.queue_depth_thresholds or "").get(queue, self.queue_depth_threshold)
+
+    @property
+    def served_queues(self) -> list[str]:
+        """The queues that a process with these settings, and with what is installed beside it, can serve."""
+        can_store = bool(self.database_url) and all(map(find_spec, DATABASE_PACKAGES))
+        return [name for name, policy in QUEUES.items() if can_store or not policy.needs_database]
+
     @property
     def public_pages(self) -> list[str]:
         """The names in CALLBOARD_API_PUBLIC."""
@@ -308,6 +340,19 @@ class Settings(BaseSettings):
     def actor_modules(self) -> list[str]:
         """The names in CALLBOARD_ACTORS."""
         return [name.strip() for name in self.actors.split(",") if name.strip()]
+
+
+def thresholds_of(text: str) -> dict[str, int]:
+    """Read `QUEUE=NUMBER,...`. Raises ValueError."""
+    thresholds: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        queue, _, number = item.partition("=")
+        if queue not in QUEUES:
+            raise ValueError(f"{queue!r} is no queue; known queues: {', '.join(QUEUES)}")
+        if not (number.isascii() and number.isdecimal() and int(number) > 0):
+            raise ValueError(f"{item!r} must be QUEUE=NUMBER, with a whole number, 1 or more")
+        thresholds[queue] = int(number)
+    return thresholds
 
 
 @lru_cache(maxsize=1)

@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from service import __version__
 from service.access.audit import AuditLog
 from service.access.keys import KeyStore
-from service.api import actors, audit, batches, health, jobs, sends
+from service.api import actors, audit, batches, health, jobs, sends, task_queue
 from service.api.auditing import Auditing
 from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
@@ -21,6 +21,8 @@ from service.broker import RedisBroker
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
+from service.tasks.queue import TaskQueue
+from service.tasks.store import TaskStore
 
 
 def create_app() -> FastAPI:
@@ -78,6 +80,7 @@ def build_app(
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
+    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
     app.state.health = Health(broker, history)
     app.state.audit_log = audit_log
@@ -90,6 +93,7 @@ def build_app(
     app.include_router(batches.router)
     app.include_router(jobs.router)
     app.include_router(actors.router)
+    app.include_router(task_queue.router)
     app.include_router(health.router)
     app.include_router(audit.router)
     check_all_routes_have_rules(app, ROUTES)
