@@ -12,6 +12,8 @@
     ├── TaskRunning              a task is in progress, and what was asked for has to wait for its end
     ├── TaskConflict             a task's status does not allow what was asked for
     ├── JobExists                a send is refused, since an unfinished job has its unique key
+    ├── UnknownSchedule          there is no schedule of this name
+    ├── ScheduleConflict         what is asked of a schedule does not go with what it is
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── BatchUnfinished          some jobs of a batch are stored, and others are not
@@ -155,6 +157,23 @@ class JobExists(CallboardError):
         self.job_id = job_id
         self.key = key
         super().__init__(f"Job {job_id} has not ended and has the unique key {shorten(key)}")
+
+
+class UnknownSchedule(CallboardError):
+    """There is no schedule of this name."""
+
+    code = "unknown-schedule"
+    status = 404
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Schedule {shorten(name)} not found")
+
+
+class ScheduleConflict(CallboardError):
+    """What is asked of a schedule does not go with what it is: another has its name, or it is in code."""
+
+    code = "schedule-conflict"
+    status = 409
 
 
 class UnreadableMessage(CallboardError):

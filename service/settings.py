@@ -1,8 +1,9 @@
 """Every setting of the service: typed, documented, read once from the environment.
 
-`CALLBOARD_*`, and the usual `REDIS_URL` and `DATABASE_URL`. A wrong value stops the process with a SettingsError that
-names the variable, the value (secrets masked) and an example. What only some processes need (`REDIS_URL`,
-`DATABASE_URL`) may be absent until `require_*` asks for it, so that importing an actor needs no environment.
+`CALLBOARD_*`, and the usual `REDIS_URL`, `DATABASE_URL` and `SENTRY_DSN`. A wrong value stops the process with a
+SettingsError that names the variable, the value (secrets masked) and an example. What only some processes need
+(`REDIS_URL`, `DATABASE_URL`) may be absent until `require_*` asks for it, so that importing an actor needs no
+environment.
 """
 
 import os
@@ -46,6 +47,12 @@ class Settings(BaseSettings):
         "DATABASE_URL",
         "The PostgreSQL database of job history. API, projector, migrations and workers of `task-outcomes` need it.",
         "postgresql://user:password@db.example.com:5432/callboard",
+    )
+    sentry_dsn: str | None = _setting(
+        None,
+        "SENTRY_DSN",
+        "Where Sentry takes what it is told: schedules check in there as cron monitors. Not set, nothing is told.",
+        "https://key@sentry.example.com/1",
     )
     namespace: str = _setting(
         "callboard",
@@ -219,6 +226,13 @@ class Settings(BaseSettings):
     def _database_can_be_tried(cls, value: str | None) -> str | None:
         if value is not None:
             check_database_url(value)
+        return value
+
+    @field_validator("sentry_dsn")
+    @classmethod
+    def _sentry_can_be_tried(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^\s@/]+@[^\s@/]+(/[^\s@]*)?/\d+", value):
+            raise ValueError("must be a DSN as Sentry shows it, with a key and the number of a project")
         return value
 
     @field_validator("namespace")

@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import actors, batches, health, jobs, metrics, sends, task_queue
+from service.api import actors, batches, health, jobs, metrics, schedules, sends, task_queue
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
@@ -14,6 +14,8 @@ from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
 from service.broker import RedisBroker
+from service.schedules.book import ScheduleBook
+from service.schedules.code_table import load_table
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
@@ -31,7 +33,8 @@ def create_app() -> FastAPI:
     engine = engine_for(settings.require_database_url())
     from service.actors import broker
 
-    return build_app(broker, History(engine, broker), settings.api_max_body_bytes)
+    book = ScheduleBook(broker, load_table(settings.schedules), engine)
+    return build_app(broker, History(engine, broker), settings.api_max_body_bytes, book=book)
 
 
 def build_app(
@@ -39,11 +42,13 @@ def build_app(
     history: History,
     max_body_bytes: int = MAX_BODY_BYTES,
     *,
+    book: ScheduleBook | None = None,
     authenticate: Authentication = anybody,
     public: frozenset[Page] = frozenset(),
 ) -> FastAPI:
     """Build the application on a broker, whose actors are the types of jobs, and a history.
 
+    book: its schedules. Left out, there are none, and none can be stored.
     authenticate: who a request comes from. Left out, everybody may do everything, as a test wants it.
     """
     app = FastAPI(
@@ -57,6 +62,7 @@ def build_app(
     app.state.history = history
     app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
+    app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
     app.state.requests = Requests()
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
@@ -67,6 +73,7 @@ def build_app(
     app.include_router(actors.router)
     app.include_router(task_queue.router)
     app.include_router(health.router)
+    app.include_router(schedules.router)
     app.include_router(metrics.router)
     check_all_routes_have_rules(app, ROUTES)
     # The last is the outermost: what does not pass the gate is not read, and counted all the same.
