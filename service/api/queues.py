@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
+from service.api.auditing import audited
 from service.api.lines import Lines
 from service.api.operators import Reason, who
 from service.broker.queue_acts import QueueActs, QueueCounts
@@ -140,7 +141,9 @@ async def purge_queue(
         purged = counts.purgeable if dry_run else acts.purge(name, by=by, why=why, keep=keep)
         return Purged(name=name, dry_run=dry_run, kept=keep, purged=purged, counts=_counts(counts))
 
-    return await _run(request, purge)
+    done = await _run(request, purge)
+    audited(request, count=done.purged, filter={"queue": name, "dry_run": dry_run, "keep": keep})
+    return done
 
 
 def _check_name(name: str) -> None:

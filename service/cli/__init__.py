@@ -15,6 +15,7 @@ from service.cli import (
     dead_letters,
     down,
     jobs,
+    keys,
     migrate,
     projector,
     queues,
@@ -60,6 +61,7 @@ COMMANDS = (
     Command("workers", workers, "show the live workers and what each runs"),
     Command("schedules", schedules, "list, pause, resume and run schedules"),
     Command("dead-letters", dead_letters, "list, show, replay and delete jobs that are dead"),
+    Command("keys", keys, "make, list, rotate and revoke API keys"),
     Command("migrate", migrate, "bring the database's tables up to date"),
 )
 
