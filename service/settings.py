@@ -23,6 +23,7 @@ from service.urls import check_database_url, check_redis_url, mask_url
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024
+PUBLIC_PAGES = frozenset({"docs", "metrics", "workers-health"})
 DATABASE_PACKAGES = ("sqlalchemy", "psycopg")
 SMTP_EXAMPLE = "smtp.example.com"
 
@@ -214,6 +215,42 @@ class Settings(BaseSettings):
         ge=1024,
         le=64 * 1024 * 1024,
     )
+    api_access: Literal["open", "keys"] = _setting(
+        "open",
+        "CALLBOARD_API_ACCESS",
+        "`keys`: each request needs an API key. `open`: none does, and the API answers this machine only.",
+        "keys",
+    )
+    api_public: str = _setting(
+        "",
+        "CALLBOARD_API_PUBLIC",
+        "What is open to everybody besides the probes, comma-separated: `docs`, `metrics`, `workers-health`.",
+        "docs,metrics",
+    )
+    api_rate_per_second: float | None = _setting(
+        None,
+        "CALLBOARD_API_RATE_PER_SECOND",
+        "How many requests a second each key may make to one API process, where the key says nothing else.",
+        "100",
+        gt=0,
+        le=1_000_000,
+    )
+    api_rate_burst: int | None = _setting(
+        None,
+        "CALLBOARD_API_RATE_BURST",
+        "How many it may make at once. By default as many as in a second.",
+        "200",
+        ge=1,
+        le=1_000_000,
+    )
+    api_key_outage_seconds: float = _setting(
+        900.0,
+        "CALLBOARD_API_KEY_OUTAGE_SECONDS",
+        "While PostgreSQL can't be asked, how long a key that was valid goes on working after it was last checked.",
+        "900",
+        ge=0,
+        le=86400,
+    )
     queue_depth_threshold: int = _setting(
         1000,
         "CALLBOARD_QUEUE_DEPTH_THRESHOLD",
@@ -306,6 +343,13 @@ class Settings(BaseSettings):
             raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
         return value
 
+    @field_validator("api_public")
+    @classmethod
+    def _pages_are_known(cls, value: str) -> str:
+        if unknown := {name.strip() for name in value.split(",") if name.strip()} - PUBLIC_PAGES:
+            raise ValueError(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(PUBLIC_PAGES))}")
+        return value
+
     @field_validator("queue_depth_thresholds")
     @classmethod
     def _thresholds_are_of_queues(cls, value: str | None) -> str | None:
@@ -364,6 +408,11 @@ class Settings(BaseSettings):
         """The queues that a process with these settings, and with what is installed beside it, can serve."""
         can_store = bool(self.database_url) and all(map(find_spec, DATABASE_PACKAGES))
         return [name for name, policy in QUEUES.items() if can_store or not policy.needs_database]
+
+    @property
+    def public_pages(self) -> list[str]:
+        """The names in CALLBOARD_API_PUBLIC."""
+        return [name.strip() for name in self.api_public.split(",") if name.strip()]
 
     @property
     def actor_modules(self) -> list[str]:
