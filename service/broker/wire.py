@@ -4,7 +4,7 @@ Every method raises redis.RedisError. None is repeated here: who calls knows wha
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -300,6 +300,13 @@ class Wire:
             arguments: list[Argument] = [part for each in ended[start : start + MOST_FORGOTTEN] for part in each]
             self._scripts.call(Call("forget", self._constants["forget", queue], arguments))
 
+    def ended_among(self, queue: str, entries: Sequence[str]) -> list[str]:
+        """Return those whose final event is kept here: they have ended, and that is not stored elsewhere."""
+        if not entries:
+            return []
+        finals = self._client.hmget(Keys(self._namespace, queue).finals, entries)
+        return [entry for entry, final in zip(entries, finals, strict=True) if final is not None]
+
     def fold(self, queue: str, from_bytes: int, most_bytes: int, *, refusal_ms: int) -> Folded:
         """Fold some of the oldest events, where all take more than `from_bytes`: see fold.lua."""
         arguments: list[Argument] = [from_bytes, most_bytes, refusal_ms]
@@ -333,6 +340,29 @@ class Wire:
                     found["state"] = "waiting"
                 return found
         return None
+
+    def find_among(self, by_queue: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+        """Return what Redis knows of jobs, each looked for in one queue, as `find` does."""
+        asked = {queue: job_ids for queue, job_ids in by_queue.items() if job_ids}
+        with self._client.pipeline(transaction=False) as pipeline:
+            for queue, job_ids in asked.items():
+                keys = Keys(self._namespace, queue)
+                pipeline.hmget(keys.finals, job_ids)
+                pipeline.hmget(keys.messages, job_ids)
+                pipeline.hmget(keys.leases, job_ids)
+                pipeline.zmscore(keys.delayed, job_ids)
+            replies = iter(pipeline.execute())
+        found: list[dict[str, str]] = []
+        for queue, job_ids in asked.items():
+            columns = [next(replies) for _ in range(4)]
+            for job_id, final, message, lease, due in zip(job_ids, *columns, strict=True):
+                one = events.live(job_id, queue, final=final, message=message, lease=lease, due=due)
+                if one is None:
+                    continue
+                if message is not None and self._waits_for_its_key(queue, job_id, message):
+                    one["state"] = "waiting"
+                found.append(one)
+        return found
 
     def _waits_for_its_key(self, queue: str, entry: str, stored: bytes) -> bool:
         header, _, key = stored.partition(b"\n")[0].partition(b"\t")
