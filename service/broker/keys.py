@@ -108,6 +108,11 @@ class Keys:
         return self._key(f"replayed:{request}")
 
     @property
+    def restored(self) -> str:
+        """Hash with an expiry: job that was brought back from the database to the newest event that this knew of it."""
+        return self._key("restored")
+
+    @property
     def finals(self) -> str:
         """Hash: job to its final event, until that is in the database."""
         return self._key("finals")

@@ -66,6 +66,11 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("once", "once_until", "once_waiting", "progress", "checkpoints", "unique", *LETTER_KEYS),
     ),
     "report": ("workers",),
+    "restore": (
+        *("ready", "delayed", "messages", "events", "finals", "waiters", "counter", "leases", "deadlines"),
+        *("dead", "dead_messages", "dead_letters", "unique", "restored"),
+    ),
+    "remember": ("once", "once_until"),
 }
 MOST_PRODUCERS = 1000
 MOST_FORGOTTEN = 1000

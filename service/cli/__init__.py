@@ -19,6 +19,7 @@ from service.cli import (
     migrate,
     projector,
     queues,
+    rebuild,
     scheduler,
     schedules,
     worker,
@@ -62,6 +63,7 @@ COMMANDS = (
     Command("schedules", schedules, "list, pause, resume and run schedules"),
     Command("dead-letters", dead_letters, "list, show, replay and delete jobs that are dead"),
     Command("keys", keys, "make, list, rotate and revoke API keys"),
+    Command("rebuild", rebuild, "fill a Redis that has lost jobs from the database"),
     Command("migrate", migrate, "bring the database's tables up to date"),
 )
 

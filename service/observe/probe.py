@@ -35,11 +35,15 @@ def check_host(host: str) -> None:
 class Probe:
     """Answers on `port`, or on the next free one. `is_ready` is called for each request and must not block.
 
+    `metrics` gives what `GET /metrics` answers, in the text format of Prometheus; without it there is no such path.
+
     Raises SettingsError where the host is not one of this machine.
     """
 
-    def __init__(self, host: str, port: int, is_ready: Callable[[], bool]) -> None:
-        self._server = _listen(host, port, is_ready)
+    def __init__(
+        self, host: str, port: int, is_ready: Callable[[], bool], metrics: Callable[[], bytes] | None = None
+    ) -> None:
+        self._server = _listen(host, port, is_ready, metrics)
         self.port = int(self._server.server_address[1])
         if self.port != port:
             logger.warning("Port %s is taken: the probes of this process answer on %s", port, self.port)
@@ -82,7 +86,9 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
 
-def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTPServer:
+def _listen(
+    host: str, port: int, is_ready: Callable[[], bool], metrics: Callable[[], bytes] | None
+) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
 
@@ -92,13 +98,17 @@ def _listen(host: str, port: int, is_ready: Callable[[], bool]) -> ThreadingHTTP
             elif self.path == "/readyz":
                 ready = is_ready()
                 self._answer(200 if ready else 503, "ready" if ready else "not ready", **_findings())
+            elif self.path == "/metrics" and metrics is not None:
+                self._send(200, "text/plain; version=0.0.4; charset=utf-8", metrics())
             else:
                 self._answer(404, "unknown path")
 
         def _answer(self, status: int, text: str, **findings: int) -> None:
-            body = json.dumps({"status": text, **findings}).encode()
+            self._send(status, "application/json", json.dumps({"status": text, **findings}).encode())
+
+        def _send(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -24,8 +24,10 @@ from service.queues import QUEUES
 from service.settings import Settings
 from service.state import event as event_reader
 from service.state.database import engine_for, reaching
+from service.state.differences import Findings
 from service.state.event import Event, Head
 from service.state.pruning import Pruning, policies_of
+from service.state.reconciler import Reconciler
 from service.state.retention import Retention
 from service.state.states import STATUS_OF, is_final
 from service.state.store import store
@@ -61,12 +63,15 @@ class Projector:
         engine: Engine,
         retention: Retention | None = None,
         pruning: Pruning | None = None,
+        reconciler: Reconciler | None = None,
+        *,
         transitions_logged: int = TRANSITIONS_LOGGED,
     ) -> None:
         self._broker = broker
         self._engine = engine
         self._retention = retention
         self._pruning = pruning
+        self._reconciler = reconciler
         self._transitions_logged = transitions_logged
         self._streams = {Keys(broker.namespace, queue).events: queue for queue in QUEUES}
         self._lock = zlib.crc32(f"{broker.namespace}:projector".encode())
@@ -120,6 +125,8 @@ class Projector:
                 self.project_batch(connection, IDLE_BLOCK_MS)
                 if self._retention:
                     self._retention.step_if_due()
+                if self._reconciler:
+                    self._reconcile(self._reconciler, connection)
                 if self._pruning:
                     self._prune(self._pruning, connection)
             while self.project_batch(connection):  # what came in while the last workers drained
@@ -152,6 +159,19 @@ class Projector:
                 self._broker.backlog.relieve(queue)
             stored += len(records)
         return stored
+
+    def _reconcile(self, reconciler: Reconciler, connection: Connection) -> None:
+        try:
+            reconciler.step_if_due(connection)
+        except CallboardError:
+            raise
+        except Exception as error:
+            if isinstance(error, DBAPIError) and error.connection_invalidated:
+                raise
+            # It is a check: what happens to jobs must not wait for it.
+            connection.rollback()
+            reconciler.pause()
+            logger.exception("Jobs' rows can't be compared with Redis now")
 
     def _prune(self, pruning: Pruning, connection: Connection) -> None:
         try:
@@ -191,8 +211,16 @@ def run_projector(settings: Settings, stop: Flag) -> None:
     settings.require_redis_url()
     engine = engine_for(settings.require_database_url())
     pruning = Pruning(policies_of(settings))
-    projector = Projector(broker, engine, Retention(broker, settings), pruning, settings.transitions_logged)
-    probe = Probe(settings.worker_host, settings.worker_port, lambda: projector.is_ready)
+    findings = Findings()
+    projector = Projector(
+        broker,
+        engine,
+        Retention(broker, settings),
+        pruning,
+        Reconciler(broker, settings, findings),
+        transitions_logged=settings.transitions_logged,
+    )
+    probe = Probe(settings.worker_host, settings.worker_port, lambda: projector.is_ready, findings.text)
     probe.start()
     projector.run(stop)
     probe.stop()
