@@ -1,4 +1,4 @@
-"""What Redis has of many jobs, and up to when all that has happened is stored: for who compares it with the database."""
+"""What Redis has of many jobs, and up to when all that has happened is stored: to compare it with the database."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -97,18 +97,25 @@ class Rebuild:
 
     def run(self) -> Report:
         """Bring back keys, jobs and dead letters, in this order: a job must not start before its key is taken."""
+        left_out = self._begin_letters()
         self._bring_keys()
         for state in WAITING:
             for page in self._pages(_PAGE, {**_FIRST, "state": state.value}):
                 self._bring(page)
-        self._bring_letters()
+        self._bring_letters(left_out)
         return self.report
 
-    def _bring_letters(self) -> None:
-        left_out: set[str] = set() if self._all_letters else self._with_letters()
+    def _begin_letters(self) -> set[str]:
+        """Return the queues whose letters stay away. Decided first: what comes back may die at once."""
+        left_out = set[str]()
+        if not self._all_letters:
+            left_out = {queue for queue in QUEUES if self._restoring.has_letters_of_its_own(queue)}
         if not self._dry_run:
             for queue in set(QUEUES) - left_out:
                 self._restoring.begin_letters(queue)
+        return left_out
+
+    def _bring_letters(self, left_out: set[str]) -> None:
         for page in self._pages(_PAGE, {**_FIRST, "state": State.DEAD.value}):
             recent = [row for row in page if row["completed_at"] and row["completed_at"] >= self._letters_since]
             out = [row for row in recent if row["queue"] in left_out]
@@ -176,16 +183,14 @@ class Rebuild:
     def _actor(self, name: str) -> Actor[..., Any] | None:
         return self._broker.get_actor(name) if self._broker.is_named(name) else None
 
-    def _with_letters(self) -> set[str]:
-        return {queue for queue in QUEUES if self._restoring.has_letters_of_its_own(queue)}
-
     def _rows(self, query: Any, some: Sequence[Row]) -> Sequence[Row]:
         if not some:
             return []
         parameters = {"created": list({row["created_at"] for row in some}), "ids": [row["job_id"] for row in some]}
         with reaching(self._engine), self._engine.connect() as connection:
             found = connection.execute(query, parameters).mappings().all()
-        return sorted(found, key=lambda row: (row["created_at"], row["job_id"]))
+        # Of those of one millisecond, what is known of them since tells mostly who came first.
+        return sorted(found, key=lambda row: (row["created_at"], row["last_sequence"]))
 
     def _pages(self, query: Any, start: Mapping[str, Any]) -> Iterator[Sequence[Row]]:
         after = dict(start)

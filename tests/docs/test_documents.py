@@ -15,6 +15,7 @@ from service.broker.depths import QueueDepth
 from service.cli import COMMANDS, dead_letters
 from service.queues import QUEUES, Backoff
 from service.settings import Settings, variable_of
+from service.state.differences import Difference, Findings
 from service.state.states import STATUS_OF, TRANSITIONS, State
 
 ROOT = Path(__file__).parent.parent.parent
@@ -89,6 +90,14 @@ def test_every_metric_is_documented() -> None:
     ]
     names = [f"{family.name}_total" if family.type == "counter" else family.name for family in families]
     assert list(table_with("operating.md", "name")) == names
+
+
+def test_every_metric_of_the_projector_is_documented() -> None:
+    families = Findings().registry.collect()
+    names = [f"{family.name}_total" if family.type == "counter" else family.name for family in families]
+    table = table_with("lost-redis.md", "metric")
+    assert list(table) == names
+    assert set(re.findall(r"`(\w+)`, ", table[names[0]][1])) == set(Difference)
 
 
 def test_every_command_that_is_named_exists() -> None:

@@ -53,6 +53,23 @@ def test_any_other_path_is_not_found(serve, path):
     assert get(serve(), path) == (404, {"status": "unknown path"})
 
 
+def test_metrics_are_served_where_there_are_any():
+    probe = Probe("127.0.0.1", free_port(), lambda: True, lambda: b"jobs_total 1.0\n")
+    probe.start()
+    try:
+        with urlopen(f"http://127.0.0.1:{probe.port}/metrics", timeout=5) as reply:
+            assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert reply.read() == b"jobs_total 1.0\n"
+    finally:
+        probe.stop()
+    probe = Probe("127.0.0.1", free_port(), lambda: True)
+    probe.start()
+    try:
+        assert get(probe, "/metrics") == (404, {"status": "unknown path"})
+    finally:
+        probe.stop()
+
+
 def test_a_silent_client_does_not_hold_up_the_others(serve):
     probe = serve()
     with socket.create_connection(("127.0.0.1", probe.port)):
