@@ -12,6 +12,7 @@ from service.api.problems import add_problem_handlers
 from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
+from service.api.waits import Waits
 from service.broker import RedisBroker
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
@@ -53,6 +54,7 @@ def build_app(
     app.state.sender = Sender(broker)
     app.state.history = history
     app.state.lines = Lines.make()
+    app.state.waits = Waits(history.endings, app.state.lines.reads)
     app.state.health = Health(broker, history)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)

@@ -4,10 +4,11 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
 from service.api.lines import Lines
+from service.api.waits import LONGEST_WAIT_SECONDS, Waits
 from service.errors import shorten
 from service.state.history import History
 from service.state.snapshot import Snapshot
@@ -53,13 +54,23 @@ class JobView(BaseModel):
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, response_model_exclude_unset=True)
-async def get_job(request: Request, job_id: str) -> JobView:
-    """Read a job as it is now."""
+async def get_job(
+    request: Request,
+    job_id: str,
+    wait: Annotated[
+        float, Query(ge=0, le=LONGEST_WAIT_SECONDS, description="Seconds to wait for the job's end before it is shown.")
+    ] = 0,
+) -> JobView:
+    """Read a job as it is now, or as it is when it has ended."""
     history: History = request.app.state.history
     lines: Lines = request.app.state.lines
+    waits: Waits = request.app.state.waits
     found = await lines.reads.run(_find, history, UUID(job_id)) if _is_job_id(job_id) else None
     if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
+    if wait and not found.is_terminal:
+        await waits.for_end(found.job_id, found.queue, wait)
+        found = await lines.reads.run(_find, history, found.job_id) or found
     return found
 
 

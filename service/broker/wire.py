@@ -261,6 +261,13 @@ class Wire:
             arguments: list[Argument] = [part for each in ended[start : start + MOST_FORGOTTEN] for part in each]
             self._scripts.call(Call("forget", self._constants["forget", queue], arguments))
 
+    def ended_among(self, queue: str, entries: Sequence[str]) -> list[str]:
+        """Return those whose final event is kept here: they have ended, and that is not stored elsewhere."""
+        if not entries:
+            return []
+        finals = self._client.hmget(Keys(self._namespace, queue).finals, entries)
+        return [entry for entry, final in zip(entries, finals, strict=True) if final is not None]
+
     def close(self) -> None:
         """Give the connections back."""
         self._scripts.close()

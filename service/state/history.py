@@ -9,6 +9,7 @@ from sqlalchemy import Engine, select
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, HistoryUnavailable
 from service.state.database import reaching
+from service.state.endings import Endings
 from service.state.pause import Pause
 from service.state.snapshot import Snapshot
 from service.state.states import State
@@ -25,6 +26,7 @@ class History:
         self._broker = broker
         self._postgresql = Pause(HistoryUnavailable)
         self._redis = Pause(lambda reason: BrokerUnavailable(reason, may_be_stored=False))
+        self.endings = Endings(engine, broker, self._postgresql)
 
     def find(self, job_id: UUID) -> Snapshot | None:
         """Return a job as it is now, or None where nobody knows it.
