@@ -20,6 +20,7 @@ from service.urls import check_database_url, check_redis_url, mask_url
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024
+PUBLIC_PAGES = frozenset({"docs", "metrics", "workers-health"})
 SMTP_EXAMPLE = "smtp.example.com"
 
 
@@ -140,6 +141,42 @@ class Settings(BaseSettings):
         ge=1024,
         le=64 * 1024 * 1024,
     )
+    api_access: Literal["open", "keys"] = _setting(
+        "open",
+        "CALLBOARD_API_ACCESS",
+        "`keys`: each request needs an API key. `open`: none does, and the API answers this machine only.",
+        "keys",
+    )
+    api_public: str = _setting(
+        "",
+        "CALLBOARD_API_PUBLIC",
+        "What is open to everybody besides the probes, comma-separated: `docs`, `metrics`, `workers-health`.",
+        "docs,metrics",
+    )
+    api_rate_per_second: float | None = _setting(
+        None,
+        "CALLBOARD_API_RATE_PER_SECOND",
+        "How many requests a second each key may make to one API process, where the key says nothing else.",
+        "100",
+        gt=0,
+        le=1_000_000,
+    )
+    api_rate_burst: int | None = _setting(
+        None,
+        "CALLBOARD_API_RATE_BURST",
+        "How many it may make at once. By default as many as in a second.",
+        "200",
+        ge=1,
+        le=1_000_000,
+    )
+    api_key_outage_seconds: float = _setting(
+        900.0,
+        "CALLBOARD_API_KEY_OUTAGE_SECONDS",
+        "While PostgreSQL can't be asked, how long a key that was valid goes on working after it was last checked.",
+        "900",
+        ge=0,
+        le=86400,
+    )
     worker_host: str = _setting(
         "127.0.0.1",
         "CALLBOARD_WORKER_HOST",
@@ -212,6 +249,13 @@ class Settings(BaseSettings):
             raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
         return value
 
+    @field_validator("api_public")
+    @classmethod
+    def _pages_are_known(cls, value: str) -> str:
+        if unknown := {name.strip() for name in value.split(",") if name.strip()} - PUBLIC_PAGES:
+            raise ValueError(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(PUBLIC_PAGES))}")
+        return value
+
     @field_validator("mail_from")
     @classmethod
     def _one_address(cls, value: str) -> str:
@@ -254,6 +298,11 @@ class Settings(BaseSettings):
     def require_database_url(self) -> str:
         """Return DATABASE_URL. Raises SettingsError where it is not set."""
         return _require(self.database_url, "database_url")
+
+    @property
+    def public_pages(self) -> list[str]:
+        """The names in CALLBOARD_API_PUBLIC."""
+        return [name.strip() for name in self.api_public.split(",") if name.strip()]
 
     @property
     def actor_modules(self) -> list[str]:

@@ -7,6 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
+from service.access.scopes import Caller
+from service.api.caller import caller_of
 from service.api.lines import Lines
 from service.api.waits import LONGEST_WAIT_SECONDS, Waits
 from service.errors import shorten
@@ -65,19 +67,20 @@ async def get_job(
     history: History = request.app.state.history
     lines: Lines = request.app.state.lines
     waits: Waits = request.app.state.waits
-    found = await lines.reads.run(_find, history, UUID(job_id)) if _is_job_id(job_id) else None
+    caller = caller_of(request)
+    found = await lines.reads.run(_find, history, UUID(job_id), caller) if _is_job_id(job_id) else None
     if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
     if wait and not found.is_terminal:
         await waits.for_end(found.job_id, found.queue, wait)
-        found = await lines.reads.run(_find, history, found.job_id) or found
+        found = await lines.reads.run(_find, history, found.job_id, caller) or found
     return found
 
 
-def _find(history: History, job_id: UUID) -> JobView | None:
+def _find(history: History, job_id: UUID, caller: Caller) -> JobView | None:
     snapshot = history.find(job_id)
-    if snapshot is None:
-        return None
+    if snapshot is None or not caller.may_see(snapshot.tenant):
+        return None  # another tenant's is not there, as one that nobody has sent
     view = _view(snapshot)
     if snapshot.state is State.RUNNING and (progress := history.progress_of(snapshot)):
         view.progress = Progress.model_validate(progress)

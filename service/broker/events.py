@@ -19,8 +19,11 @@ The stream's own ids order the events of a job: they rise, also when the server'
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import cast
 
 from service.broker.delivery import Lease
+from service.broker.messages import decode_fields
+from service.errors import UnreadableMessage
 
 NOTES = {"progress", "log"}
 HEAD_FIELDS = {"kind", "at", "worker"}
@@ -76,13 +79,24 @@ def live(
         runs_before = int(attempt) - 1
     except ValueError:
         return None  # no header of ours: the next fetch makes a dead letter of it
-    known = {"created_at": created, "attempt": attempt, "type": actor}
+    known = {"created_at": created, "attempt": attempt, "type": actor, **_tenant_in(message)}
     if lease is not None:
         started = lease.split(b" ")[1].decode()
         return _event(job_id, NEWEST, queue, started, {**known, "state": "running", "started_at": started})
     waits = "pending" if due is None else "scheduled"
     state = waits if attempt == "1" else "retrying"
     return _event(job_id, NEWEST, queue, created, {**known, "state": state, "attempt": str(runs_before)})
+
+
+def _tenant_in(message: bytes) -> dict[str, str]:
+    if b'"tenant"' not in message:
+        return {}  # nearly all: no need to read them
+    try:
+        options = decode_fields(message.partition(b"\n")[2]).get("options")
+    except UnreadableMessage:
+        return {}
+    tenant = cast("dict[str, object]", options).get("tenant") if isinstance(options, dict) else None
+    return {"tenant": tenant} if isinstance(tenant, str) else {}
 
 
 def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]) -> dict[str, str]:

@@ -197,7 +197,8 @@ def _upsert(connection: Connection, snapshots: list[Snapshot], *, anew: bool) ->
     """Store snapshots. Of a job that starts `anew`, nothing of the life before is kept."""
     if not snapshots:
         return
-    upsert = insert(jobs).values([asdict(snapshot) for snapshot in snapshots])
+    rows = [asdict(snapshot) for snapshot in snapshots]
+    upsert = insert(jobs).values([{name: row[name] for name in jobs.columns.keys()} for row in rows])  # noqa: SIM118 - a collection, not a mapping
     changes: dict[str, Any] = {name: upsert.excluded[name] for name in jobs.columns.keys() if name != "job_id"}  # noqa: SIM118 - a collection, not a mapping
     if not anew:
         changes["started_at"] = func.coalesce(jobs.c.started_at, upsert.excluded.started_at)

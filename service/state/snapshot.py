@@ -29,6 +29,8 @@ class Snapshot:
     error: dict[str, str] | None = None
     #: Whether it ended as the first job of its idempotency key had, without a run of its own.
     skipped: bool = False
+    #: For whom it works; None for nobody in particular.
+    tenant: str | None = None
 
     def after(self, before: "Snapshot | None") -> "Snapshot":
         """Return this snapshot with what an older one knows better: the first start, the newest attempt."""
@@ -38,6 +40,7 @@ class Snapshot:
             self,
             started_at=before.started_at or self.started_at,
             attempt=max(before.attempt, self.attempt),
+            tenant=self.tenant or before.tenant,
         )
 
     @classmethod
@@ -59,6 +62,7 @@ class Snapshot:
             # A job that succeeded in the end keeps no error of the attempts before.
             error=_error(fields["error"]) if "error" in fields and state is not State.SUCCEEDED else None,
             skipped=fields.get("skipped") == "true",
+            tenant=_name(fields["tenant"]) if "tenant" in fields else None,
         )
 
 
