@@ -9,6 +9,7 @@
     ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
     ├── JobExists                a send is refused, since an unfinished job has its unique key
+    ├── Conflict                 what is asked for can't be done to a thing that is as it is now
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── BatchUnfinished          some jobs of a batch are stored, and others are not
@@ -122,6 +123,13 @@ class JobExists(CallboardError):
         self.job_id = job_id
         self.key = key
         super().__init__(f"Job {job_id} has not ended and has the unique key {shorten(key)}")
+
+
+class Conflict(CallboardError):
+    """What is asked for can't be done to a thing that is as it is now."""
+
+    code = "conflict"
+    status = 409
 
 
 class UnreadableMessage(CallboardError):

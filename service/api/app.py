@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from service import __version__
 from service.access.audit import AuditLog
 from service.access.keys import KeyStore
-from service.api import actors, audit, batches, health, jobs, sends
+from service.api import actors, audit, batches, dead_letters, health, jobs, sends
 from service.api.auditing import Auditing
 from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
@@ -92,6 +92,7 @@ def build_app(
     app.include_router(batches.router)
     app.include_router(jobs.router)
     app.include_router(actors.router)
+    app.include_router(dead_letters.router)
     app.include_router(health.router)
     app.include_router(audit.router)
     check_all_routes_have_rules(app, ROUTES)
