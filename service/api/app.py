@@ -11,6 +11,7 @@ from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
+from service.api.leaving import Leaving
 from service.api.lines import Lines
 from service.api.problems import add_problem_handlers
 from service.api.routes import ROUTES, Page
@@ -80,7 +81,8 @@ def build_app(
     app.state.sender = Sender(broker)
     app.state.history = history
     app.state.lines = Lines.make()
-    app.state.waits = Waits(history.endings, app.state.lines.reads)
+    app.state.leaving = Leaving()
+    app.state.waits = Waits(history.endings, app.state.lines.reads, app.state.leaving)
     app.state.health = Health(broker, history)
     app.state.audit_log = audit_log
     # The last that is added is the outermost.

@@ -5,6 +5,7 @@ import logging
 from collections import defaultdict
 from uuid import UUID
 
+from service.api.leaving import Leaving
 from service.api.lines import Line
 from service.errors import CallboardError, ServiceBusy
 from service.state.endings import Endings
@@ -19,9 +20,10 @@ logger = logging.getLogger(__name__)
 class Waits:
     """The waiting requests of one application."""
 
-    def __init__(self, endings: Endings, reads: Line) -> None:
+    def __init__(self, endings: Endings, reads: Line, leaving: Leaving) -> None:
         self._endings = endings
         self._reads = reads
+        self._leaving = leaving
         self._waiting: dict[str, dict[UUID, set[asyncio.Event]]] = defaultdict(dict)
         self._count = 0
         self._looking: asyncio.Task[None] | None = None
@@ -47,10 +49,7 @@ class Waits:
         if not self.is_looking:
             self._looking = asyncio.get_running_loop().create_task(self._look())
         try:
-            async with asyncio.timeout(seconds):
-                await ended.wait()
-        except TimeoutError:
-            pass
+            await self._leaving.sleep(seconds, until=ended)
         finally:
             self._count -= 1
             others.discard(ended)
