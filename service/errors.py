@@ -8,8 +8,13 @@
     ├── IdempotencyKeyReused     a key came with another request before
     ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
+    ├── UnknownTaskType          no actor can carry out a task of this type
+    ├── TaskRunning              a task is in progress, and what was asked for has to wait for its end
+    ├── TaskConflict             a task's status does not allow what was asked for
     ├── JobExists                a send is refused, since an unfinished job has its unique key
     ├── Conflict                 what is asked for can't be done to a thing that is as it is now
+    ├── UnknownSchedule          there is no schedule of this name
+    ├── ScheduleConflict         what is asked of a schedule does not go with what it is
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── BatchUnfinished          some jobs of a batch are stored, and others are not
@@ -113,6 +118,36 @@ class UnknownJobType(CallboardError):
         super().__init__(f"Unknown job type: {shorten(job_type)}")
 
 
+class UnknownTaskType(CallboardError):
+    """No actor that takes what a task has, and no alias of one, has this name."""
+
+    code = "unknown-task-type"
+    status = 422
+
+    def __init__(self, task_type: str, known: list[str]) -> None:
+        self.known = known
+        names = shorten(", ".join(known)) if known else "none"
+        super().__init__(f"Unknown task type: {shorten(task_type)}; known: {names}")
+
+
+class TaskRunning(CallboardError):
+    """A task is in progress by the job `job_id`: it is not executed twice at once, nor changed meanwhile."""
+
+    code = "task-in-progress"
+    status = 409
+
+    def __init__(self, task_id: str, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"Task {task_id} is in progress, by job {job_id}")
+
+
+class TaskConflict(CallboardError):
+    """A task's status does not allow what was asked for."""
+
+    code = "task-conflict"
+    status = 409
+
+
 class JobExists(CallboardError):
     """A send is refused: the job `job_id`, which has not ended, has the same unique key. Nothing was stored."""
 
@@ -129,6 +164,23 @@ class Conflict(CallboardError):
     """What is asked for can't be done to a thing that is as it is now."""
 
     code = "conflict"
+    status = 409
+
+
+class UnknownSchedule(CallboardError):
+    """There is no schedule of this name."""
+
+    code = "unknown-schedule"
+    status = 404
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Schedule {shorten(name)} not found")
+
+
+class ScheduleConflict(CallboardError):
+    """What is asked of a schedule does not go with what it is: another has its name, or it is in code."""
+
+    code = "schedule-conflict"
     status = 409
 
 

@@ -8,6 +8,7 @@ from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel
 
 from service.broker import RedisBroker
+from service.broker.actor_names import OWN_ACTORS
 from service.broker.rows import DEFAULT_MAX_DELIVERIES
 from service.errors import shorten
 from service.job import Job
@@ -57,7 +58,7 @@ async def list_actors(request: Request) -> ActorList:
     """List the types of jobs."""
     broker: RedisBroker = request.app.state.broker
     actors = cast("dict[str, Actor[..., Any]]", broker.actors)
-    return ActorList(actors=[_view(broker, actors[name]) for name in sorted(actors)])
+    return ActorList(actors=[_view(broker, actors[name]) for name in sorted(actors) if not name.startswith(OWN_ACTORS)])
 
 
 @router.get("/actors/{name}")

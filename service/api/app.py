@@ -5,7 +5,7 @@ from fastapi import FastAPI
 from service import __version__
 from service.access.audit import AuditLog
 from service.access.keys import KeyStore
-from service.api import actors, audit, batches, dead_letters, health, jobs, sends
+from service.api import actors, audit, batches, dead_letters, health, jobs, metrics, schedules, sends, task_queue
 from service.api.auditing import Auditing
 from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
@@ -13,6 +13,7 @@ from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
 from service.api.leaving import Leaving
 from service.api.lines import Lines
+from service.api.metrics import Measured, Requests
 from service.api.problems import add_problem_handlers
 from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
@@ -20,9 +21,13 @@ from service.api.sending import Sender
 from service.api.this_machine import OnlyThisMachine
 from service.api.waits import Waits
 from service.broker import RedisBroker
+from service.schedules.book import ScheduleBook
+from service.schedules.code_table import load_table
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
+from service.tasks.queue import TaskQueue
+from service.tasks.store import TaskStore
 
 
 def create_app() -> FastAPI:
@@ -35,6 +40,7 @@ def create_app() -> FastAPI:
     engine = engine_for(settings.require_database_url())
     from service.actors import broker
 
+    book = ScheduleBook(broker, load_table(settings.schedules), engine)
     # Keys have connections of their own: reads that hang must not keep a key from being checked.
     access = engine_for(settings.require_database_url())
     keys = KeyAuthentication(
@@ -48,6 +54,7 @@ def create_app() -> FastAPI:
         broker,
         History(engine, broker),
         settings.api_max_body_bytes,
+        book=book,
         authenticate=KeysWhereGiven(keys) if is_open else keys,
         public=frozenset(map(Page, settings.public_pages)),
         audit_log=AuditLog(access),
@@ -62,12 +69,14 @@ def build_app(
     history: History,
     max_body_bytes: int = MAX_BODY_BYTES,
     *,
+    book: ScheduleBook | None = None,
     authenticate: Authentication = anybody,
     public: frozenset[Page] = frozenset(),
     audit_log: AuditLog | None = None,
 ) -> FastAPI:
     """Build the application on a broker, whose actors are the types of jobs, and a history.
 
+    book: its schedules. Left out, there are none, and none can be stored.
     authenticate: who a request comes from. Left out, everybody may do everything, as a test wants it.
     audit_log: where operators' acts are written down.
     """
@@ -80,10 +89,13 @@ def build_app(
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
+    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
     app.state.leaving = Leaving()
     app.state.waits = Waits(history.endings, app.state.lines.reads, app.state.leaving)
+    app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
+    app.state.requests = Requests()
     app.state.audit_log = audit_log
     # The last that is added is the outermost.
     if audit_log is not None:
@@ -95,9 +107,13 @@ def build_app(
     app.include_router(jobs.router)
     app.include_router(actors.router)
     app.include_router(dead_letters.router)
+    app.include_router(task_queue.router)
     app.include_router(health.router)
+    app.include_router(schedules.router)
+    app.include_router(metrics.router)
     app.include_router(audit.router)
     check_all_routes_have_rules(app, ROUTES)
-    # Outside of the others: what does not pass the gate is not read.
+    # The last is the outermost: what does not pass the gate is not read, and counted all the same.
     app.add_middleware(Gate, table=dict(ROUTES), authenticate=authenticate, public=public)
+    app.add_middleware(Measured, requests=app.state.requests)
     return app

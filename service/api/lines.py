@@ -47,6 +47,7 @@ class Lines:
     sends: Line
     reads: Line
     acts: Line
+    tasks: Line
 
     @classmethod
     def make(cls) -> "Lines":
@@ -58,4 +59,5 @@ class Lines:
             sends=Line(20, lambda reason: BrokerUnavailable(reason, may_be_stored=False)),
             reads=Line(12, HistoryUnavailable),
             acts=Line(4, ServiceBusy),
+            tasks=Line(3, HistoryUnavailable),
         )

@@ -20,8 +20,10 @@ from service.errors import (
     MissingScope,
     NotAuthenticated,
     PayloadError,
+    TaskRunning,
     TooManyRequests,
     UnknownJobType,
+    UnknownTaskType,
     shorten,
 )
 
@@ -67,9 +69,9 @@ async def answer_of(request: Request, error: Exception) -> Problem:
         members = _listed([(f"payload.{path}" if path else "payload", message) for path, message in error.problems])
     if isinstance(error, InvalidRequest):
         members = _listed(error.problems)
-    if isinstance(error, UnknownJobType):
+    if isinstance(error, UnknownJobType | UnknownTaskType):
         members["known_types"] = error.known
-    if isinstance(error, JobExists):
+    if isinstance(error, JobExists | TaskRunning):
         members["job_id"] = error.job_id
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored

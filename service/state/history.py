@@ -28,6 +28,11 @@ class History:
         self._redis = Pause(lambda reason: BrokerUnavailable(reason, may_be_stored=False))
         self.endings = Endings(engine, broker, self._postgresql)
 
+    @property
+    def engine(self) -> Engine:
+        """The database that it asks."""
+        return self._engine
+
     def find(self, job_id: UUID) -> Snapshot | None:
         """Return a job as it is now, or None where nobody knows it.
 

@@ -1,5 +1,9 @@
 """An API without keys answers its own machine only, and does not start where others could reach it."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +13,10 @@ from starlette.types import Scope
 from service.access.open_mode import check_may_listen, is_loopback_host
 from service.api.app import create_app
 from service.api.this_machine import OnlyThisMachine, why_not
-from service.cli import main
 from service.errors import SettingsError
 from service.settings import load_settings
 
+ROOT = Path(__file__).parents[2]
 HERE = ("127.0.0.1", 5000)
 
 
@@ -117,9 +121,16 @@ def test_it_starts_open_on_loopback() -> None:
 
 
 @pytest.mark.parametrize("command", ["api", "up"])
-def test_the_commands_refuse_before_they_listen(
-    variables: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    variables.setenv("CALLBOARD_API_HOST", "0.0.0.0")
-    assert main([command]) == 78
-    assert "CALLBOARD_API_ACCESS=keys" in capsys.readouterr().err
+def test_the_commands_refuse_before_they_listen(variables: pytest.MonkeyPatch, tmp_path: Path, command: str) -> None:
+    environment = {**os.environ, "CALLBOARD_API_HOST": "0.0.0.0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "service.cli", command],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 78
+    assert "CALLBOARD_API_ACCESS=keys" in done.stderr
