@@ -126,6 +126,70 @@ class Settings(BaseSettings):
         "A folder: what age or count removes is first appended to a file of the day there, one JSON object a line.",
         "/var/lib/callboard/dead-letters",
     )
+    history_succeeded_days: float = _setting(
+        7.0,
+        "CALLBOARD_HISTORY_SUCCEEDED_DAYS",
+        "How long the database keeps a job that has succeeded, after its end.",
+        "7",
+        gt=0,
+        le=36_500,
+    )
+    history_succeeded_most: int = _setting(
+        5_000_000,
+        "CALLBOARD_HISTORY_SUCCEEDED_MOST",
+        "How many jobs that have succeeded the database keeps. Of more, the oldest go.",
+        "5000000",
+        ge=1,
+        le=1_000_000_000,
+    )
+    history_dead_days: float = _setting(
+        90.0,
+        "CALLBOARD_HISTORY_DEAD_DAYS",
+        "How long the database keeps a job that is dead, after its end.",
+        "90",
+        gt=0,
+        le=36_500,
+    )
+    history_dead_most: int = _setting(
+        1_000_000,
+        "CALLBOARD_HISTORY_DEAD_MOST",
+        "How many jobs that are dead the database keeps. Of more, the oldest go.",
+        "1000000",
+        ge=1,
+        le=1_000_000_000,
+    )
+    history_cancelled_days: float = _setting(
+        30.0,
+        "CALLBOARD_HISTORY_CANCELLED_DAYS",
+        "How long the database keeps a job that was cancelled, after its end.",
+        "30",
+        gt=0,
+        le=36_500,
+    )
+    history_cancelled_most: int = _setting(
+        1_000_000,
+        "CALLBOARD_HISTORY_CANCELLED_MOST",
+        "How many jobs that were cancelled the database keeps. Of more, the oldest go.",
+        "1000000",
+        ge=1,
+        le=1_000_000_000,
+    )
+    unstored_mb: int = _setting(
+        256,
+        "CALLBOARD_UNSTORED_MB",
+        "Redis memory of each queue for what PostgreSQL has not stored yet; beyond it, sends are refused as full.",
+        "256",
+        ge=1,
+        le=1_000_000,
+    )
+    transitions_logged: int = _setting(
+        500,
+        "CALLBOARD_TRANSITIONS_LOGGED",
+        "How many transitions of a batch the projector logs singly; of more it logs a sum. 0 logs none.",
+        "500",
+        ge=0,
+        le=100_000,
+    )
     redis_check: Literal["warn", "refuse"] = _setting(
         "warn",
         "CALLBOARD_REDIS_CHECK",

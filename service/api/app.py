@@ -5,10 +5,25 @@ from fastapi import FastAPI
 from service import __version__
 from service.access.audit import AuditLog
 from service.access.keys import KeyStore
-from service.api import actors, audit, batches, dead_letters, health, jobs, metrics, schedules, sends, task_queue
+from service.api import (
+    actors,
+    audit,
+    batches,
+    dead_letters,
+    health,
+    job_lists,
+    jobs,
+    metrics,
+    schedules,
+    sends,
+    streams,
+    task_queue,
+    timelines,
+)
 from service.api.auditing import Auditing
 from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
+from service.api.followers import Followers
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
 from service.api.leaving import Leaving
@@ -92,6 +107,7 @@ def build_app(
     app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
     app.state.leaving = Leaving()
+    app.state.followers = Followers(history, app.state.lines.reads, app.state.leaving)
     app.state.waits = Waits(history.endings, app.state.lines.reads, app.state.leaving)
     app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
@@ -104,7 +120,10 @@ def build_app(
     add_problem_handlers(app)
     app.include_router(sends.router)
     app.include_router(batches.router)
+    app.include_router(job_lists.router)
     app.include_router(jobs.router)
+    app.include_router(timelines.router)
+    app.include_router(streams.router)
     app.include_router(actors.router)
     app.include_router(dead_letters.router)
     app.include_router(task_queue.router)

@@ -46,7 +46,10 @@ DOCS = Rule(Scope.READ, Page.DOCS, for_tenants=True)
 ROUTES: dict[tuple[str, str], Rule] = {
     ("POST", "/jobs"): TENANTS_SUBMIT,
     ("POST", "/jobs/batch"): TENANTS_SUBMIT,
+    ("GET", "/jobs"): TENANTS_READ,
     ("GET", "/jobs/{job_id}"): TENANTS_READ,
+    ("GET", "/jobs/{job_id}/timeline"): TENANTS_READ,
+    ("GET", "/jobs/{job_id}/events"): TENANTS_READ,
     ("GET", "/actors"): TENANTS_READ,
     ("GET", "/actors/{name}"): TENANTS_READ,
     ("GET", "/audit"): ADMIN,

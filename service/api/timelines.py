@@ -104,14 +104,12 @@ def _payload_of(broker: RedisBroker, story: Story) -> dict[str, Any] | None:
         return None
     if not broker.is_named(story.job.type):
         return dict.fromkeys(cast("dict[str, Any]", kwargs), MASK)  # nobody here knows what of it is personal
-    return cast("dict[str, Any]", masked(broker.get_actor(story.job.type), cast("dict[str, Any]", kwargs)))
+    return masked(broker.get_actor(story.job.type), cast("dict[str, Any]", kwargs))
 
 
 def _view(moment: Moment) -> MomentView:
     known: dict[str, Any] = {
-        name: value
-        for name in ("worker", "run_at", "reason", "data")
-        if (value := getattr(moment, name)) is not None
+        name: value for name in ("worker", "run_at", "reason", "data") if (value := getattr(moment, name)) is not None
     }
     if moment.error is not None:
         known["error"] = JobError(type=moment.error.get("type", ""), message=moment.error.get("message", ""))

@@ -4,7 +4,7 @@ Every method raises redis.RedisError. None is repeated here: who calls knows wha
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ LETTER_KEYS = ("dead", "dead_messages", "dead_letters", "untold")
 MOST_OUTGOING = 1000
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
-    "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
+    "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters", "full"),
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
         *("leases", "deadlines", "lapses", "finals", *LETTER_KEYS, "attempts"),
@@ -46,6 +46,8 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     ),
     "discard": LETTER_KEYS,
     "forget": ("finals",),
+    "fold": ("events", "folded", "finals", "full"),
+    "unfold": ("folded",),
     "claim": ("untold",),
     "relayed": ("outgoing",),
     "renew": ("leases", "deadlines"),
@@ -91,6 +93,16 @@ class Fetched:
     has_outgoing: bool = False
     #: Deaths to tell of: of what was made a dead letter instead, and maybe of what another worker has left.
     died: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a call of fold.lua has done: entries folded, entries left, bytes of all that is not stored."""
+
+    entries: int
+    left: int
+    used_bytes: int
+    is_full: bool
 
 
 class Wire:
@@ -268,6 +280,18 @@ class Wire:
         finals = self._client.hmget(Keys(self._namespace, queue).finals, entries)
         return [entry for entry, final in zip(entries, finals, strict=True) if final is not None]
 
+    def fold(self, queue: str, from_bytes: int, most_bytes: int, *, refusal_ms: int) -> Folded:
+        """Fold some of the oldest events, where all take more than `from_bytes`: see fold.lua."""
+        arguments: list[Argument] = [from_bytes, most_bytes, refusal_ms]
+        folded, left, used, full = self._scripts.call(Call("fold", self._constants["fold", queue], arguments))
+        return Folded(folded, left, int(used), full == 1)
+
+    def unfold(self, queue: str, stored: Sequence[tuple[bytes, bytes]]) -> None:
+        """Drop folded records, each with the id of its last event: they are stored elsewhere."""
+        for start in range(0, len(stored), MOST_FORGOTTEN):
+            arguments: list[Argument] = [part for each in stored[start : start + MOST_FORGOTTEN] for part in each]
+            self._scripts.call(Call("unfold", self._constants["unfold", queue], arguments))
+
     def close(self) -> None:
         """Give the connections back."""
         self._scripts.close()
@@ -289,6 +313,29 @@ class Wire:
                     found["state"] = "waiting"
                 return found
         return None
+
+    def find_among(self, by_queue: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+        """Return what Redis knows of jobs, each looked for in one queue, as `find` does."""
+        asked = {queue: job_ids for queue, job_ids in by_queue.items() if job_ids}
+        with self._client.pipeline(transaction=False) as pipeline:
+            for queue, job_ids in asked.items():
+                keys = Keys(self._namespace, queue)
+                pipeline.hmget(keys.finals, job_ids)
+                pipeline.hmget(keys.messages, job_ids)
+                pipeline.hmget(keys.leases, job_ids)
+                pipeline.zmscore(keys.delayed, job_ids)
+            replies = iter(pipeline.execute())
+        found: list[dict[str, str]] = []
+        for queue, job_ids in asked.items():
+            columns = [next(replies) for _ in range(4)]
+            for job_id, final, message, lease, due in zip(job_ids, *columns, strict=True):
+                one = events.live(job_id, queue, final=final, message=message, lease=lease, due=due)
+                if one is None:
+                    continue
+                if message is not None and self._waits_for_its_key(queue, job_id, message):
+                    one["state"] = "waiting"
+                found.append(one)
+        return found
 
     def _waits_for_its_key(self, queue: str, entry: str, stored: bytes) -> bool:
         header, _, key = stored.partition(b"\n")[0].partition(b"\t")
