@@ -27,7 +27,7 @@ from service.state.database import engine_for
 from service.state.migrate import upgrade
 from service.state.projector import Projector
 
-JOBS = int(sys.argv[1]) if len(sys.argv) > 1 else 30_000
+JOBS = int(sys.argv[1]) if sys.argv[1:2] not in ([], ["load"]) else 30_000
 SECONDS = int(sys.argv[2]) if len(sys.argv) > 2 else 20
 RATE = 1000
 DATA = {"k": "x" * 180}
@@ -89,7 +89,7 @@ def lag(projector, database_url):
             # The database and Redis are on one machine: one clock.
             rows = connection.execute(
                 "SELECT job_id, extract(epoch FROM clock_timestamp() - completed_at) * 1000 FROM callboard_jobs "
-                "WHERE created_at >= %s AND completed_at > clock_timestamp() - interval '2 seconds'",
+                "WHERE created_at >= %s AND completed_at > clock_timestamp() - interval '60 seconds'",
                 (newest,),
             ).fetchall()
             for job_id, late in rows:

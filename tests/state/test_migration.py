@@ -69,7 +69,7 @@ def test_there_is_a_way_back(before: Engine) -> None:
     upgrade(before.url.render_as_string(hide_password=False))
     with before.connect() as connection:
         store(connection, a_job(str(job_id), "dead", NOW))
-    migrate(before, command.downgrade, "0003")
+    migrate(before, command.downgrade, "0006")
     with before.connect() as connection:
         row = connection.execute(text("SELECT job_id, state, skipped FROM callboard_jobs")).one()
     assert tuple(row) == (job_id, "dead", False)

@@ -11,7 +11,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0004"
-down_revision = "0005"
+down_revision = "0006"
 
 BEFORE = (
     *("job_id", "sequence", "type", "queue", "state", "attempt", "created_at", "changed_at", "started_at"),

@@ -5,7 +5,7 @@ from alembic import op
 from sqlalchemy.dialects import postgresql
 
 revision = "0005"
-down_revision = "0006"
+down_revision = "0004"
 
 
 def upgrade() -> None:
