@@ -1,12 +1,16 @@
 """Tenants: a key of one sends, sees and repeats as if there were no others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
+from dramatiq.worker import Worker
 
 from service.broker import RedisBroker
+from service.state.database import engine_for
+from service.state.projector import Projector
 from tests.api.access import Guarded, guarded
+from tests.servers import eventually
 
 ONE = {"type": "only.one", "payload": {"n": 1}}
 
@@ -96,3 +100,21 @@ def test_a_batch_is_for_the_keys_own_tenant(api: Guarded, acme: str, umbrella: s
         assert api.ask("GET", f"/jobs/{job_id}", umbrella).status_code == 404
     refused = api.ask("POST", "/jobs/batch", acme, json={"jobs": [job, {**job, "tenant": "umbrella"}]})
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "jobs.1.tenant")
+
+
+def test_a_job_that_has_ended_stays_its_tenants_before_and_after_it_is_stored(
+    api: Guarded, broker: RedisBroker, start_worker: Callable[..., Worker], database_url: str, acme: str, umbrella: str
+) -> None:
+    path = api.send(acme).json()["poll_url"]
+    start_worker()
+    eventually(lambda: api.ask("GET", path, acme).json().get("state") == "succeeded")
+    assert api.ask("GET", path, umbrella).status_code == 404
+    engine = engine_for(database_url)
+    with engine.connect() as connection:
+        projector = Projector(broker, engine)
+        while projector.project_batch(connection):
+            pass
+    engine.dispose()
+    assert broker.find_record(path.removeprefix("/jobs/")) is None, "it is in the database only"
+    assert api.ask("GET", path, acme).json()["state"] == "succeeded"
+    assert api.ask("GET", path, umbrella).status_code == 404
