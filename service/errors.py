@@ -13,11 +13,12 @@
     ├── TaskConflict             a task's status does not allow what was asked for
     ├── JobExists                a send is refused, since an unfinished job has its unique key
     ├── Conflict                 what is asked for can't be done to a thing that is as it is now
+    ├── WrongState               an act does not fit the state that its job is in
     ├── UnknownSchedule          there is no schedule of this name
     ├── ScheduleConflict         what is asked of a schedule does not go with what it is
     ├── UnreadableMessage        what is stored as a message is none that this release can run
-    ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── BatchUnfinished          some jobs of a batch are stored, and others are not
+    ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     │   └── QueueFull            too much that has happened is not in PostgreSQL yet
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
@@ -166,6 +167,18 @@ class Conflict(CallboardError):
 
     code = "conflict"
     status = 409
+
+
+class WrongState(CallboardError):
+    """An act does not fit the state that its job is in. Nothing was changed."""
+
+    code = "wrong-state"
+    status = 409
+
+    def __init__(self, job_id: str, state: str, problem: str) -> None:
+        self.job_id = job_id
+        self.state = state
+        super().__init__(f"Job {shorten(job_id)} is {state}, and {problem}")
 
 
 class UnknownSchedule(CallboardError):

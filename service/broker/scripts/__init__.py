@@ -4,26 +4,18 @@ from functools import cache
 from pathlib import Path
 
 NAMES = (
-    "enqueue",
-    "fetch",
-    "begin",
-    "renew",
-    "note",
-    "settle",
-    "replay",
-    "discard",
-    "forget",
-    "claim",
-    "relayed",
-    "fold",
-    "unfold",
+    *("enqueue", "fetch", "begin", "renew", "note", "settle", "replay", "discard", "forget", "claim", "relayed"),
+    *("cancel", "reschedule", "pause", "counts", "purge", "report", "fold", "unfold"),
 )
+#: Those that know of cancelled jobs.
+WITH_CANCELLED = {"fetch", "begin", "renew", "settle", "cancel", "purge"}
 
 _FOLDER = Path(__file__).parent
 
 
 @cache
 def source(name: str) -> str:
-    """Return the text of a script, with what all share after its first line, which holds its flags."""
+    """Return the text of a script, with what it shares with others after its first line, which holds its flags."""
     flags, _, body = _FOLDER.joinpath(f"{name}.lua").read_text().partition("\n")
-    return f"{flags}\n{_FOLDER.joinpath('common.lua').read_text()}\n{body}"
+    shared = ("common", "cancelled") if name in WITH_CANCELLED else ("common",)
+    return "\n".join([flags, *(_FOLDER.joinpath(f"{part}.lua").read_text() for part in shared), body])
