@@ -110,10 +110,9 @@ class BatchSend:
     ) -> BrokerUnavailable | JobExists | None:
         if error is None or isinstance(error, JobExists):
             return error
-        if (
-            isinstance(error, NoScriptError | redis.ConnectionError)
-            and monotonic() - batch.started < REPEAT_WITHIN_SECONDS
-        ):
+        is_early = monotonic() - batch.started < REPEAT_WITHIN_SECONDS
+        # What a script that is not there has refused has done nothing, however long the answer took.
+        if isinstance(error, NoScriptError) or (isinstance(error, redis.ConnectionError) and is_early):
             try:
                 self._broker.send_rows(self._queue, batch.rows, batch.send)
             except (BrokerUnavailable, JobExists) as still:

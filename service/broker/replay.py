@@ -11,6 +11,7 @@ from dramatiq.message import Message
 from service.broker.dead_letter import DeadLetter
 from service.broker.message_checks import FORMAT, format_of, payload_version_of
 from service.broker.messages import decode_fields, encode_fields, encode_message
+from service.broker.tenant_keys import scoped_key
 from service.errors import PayloadError, UnreadableMessage
 from service.payload import PayloadVersions
 from service.payload.contract import PayloadContract, check_json
@@ -71,7 +72,7 @@ def edit(letter: DeadLetter, actor: Actor[..., Any], payload: object) -> Edited:
     options: dict[str, Any] = {"payload_version": versions.current if versions else None}
     key_for: Any = getattr(actor, "key_for", None)
     if key_for and not _is_named_for_the_send(letter, actor, versions, key_for):
-        options["idempotency_key"] = key_for(kwargs)
+        options["idempotency_key"] = _own(key_for(kwargs), _tenant_of(letter))
     return Edited(kwargs, options)
 
 
@@ -91,9 +92,22 @@ def _is_named_for_the_send(letter: DeadLetter, actor: Any, versions: PayloadVers
         payload = actor.contract.document_of(tuple(fields["args"]), fields["kwargs"])
         if versions:
             payload = versions.upgrade(payload, payload_version_of(fields["options"]))
-        return key_for(payload) != fields["options"].get("idempotency_key")
+        made, given = key_for(payload), fields["options"].get("idempotency_key")
+        # The release before kept a tenant's keys as they were made, of jobs that no request had sent.
+        return given not in (made, _own(made, fields["options"].get("tenant")))
     except Exception:  # noqa: BLE001 - what is being mended may have any shape
         return False
+
+
+def _own(key: str | None, tenant: object) -> str | None:
+    return None if key is None else scoped_key(key, tenant)
+
+
+def _tenant_of(letter: DeadLetter) -> object:
+    try:
+        return decode_fields(letter.message)["options"].get("tenant")
+    except Exception:  # noqa: BLE001 - what is being mended may have any shape
+        return None
 
 
 def _checked(actor: Actor[..., Any], payload: object) -> dict[str, Any]:
