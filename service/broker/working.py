@@ -60,7 +60,7 @@ class Working(Settling):
                 self.settler.close(CLOSE_SECONDS)
                 self.relay.close(CLOSE_SECONDS)
                 self.notes.close(CLOSE_SECONDS)
-                self.obituaries.stop(CLOSE_SECONDS)
+                self.obituaries.close(CLOSE_SECONDS)
                 self.renewal.stop()
                 self.wakeups.stop()
 
