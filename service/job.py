@@ -104,9 +104,9 @@ class Job(Actor[P, R]):
         """Build a message whose arguments are one JSON object. Raises PayloadError."""
         return self._message(self.contract.dump(args, kwargs or {}), options)
 
-    def message_from_json(self, document: object) -> Message[R]:
+    def message_from_json(self, document: object, **options: Any) -> Message[R]:
         """Build a message from a JSON object that came from outside. Raises PayloadError."""
-        return self._message(self.contract.parse(document), {})
+        return self._message(self.contract.parse(document), options)
 
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
         if self.versions:

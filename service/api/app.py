@@ -3,7 +3,7 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs
+from service.api import health, jobs, sends
 from service.api.body_limit import BodyLimit
 from service.api.health import Health
 from service.api.lines import Lines
@@ -43,6 +43,7 @@ def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_B
     app.state.health = Health(broker, history)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
+    app.include_router(sends.router)
     app.include_router(jobs.router)
     app.include_router(health.router)
     return app

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import redis
-from dramatiq.message import Message
 
+from service.api.group_sends import Send
 from service.broker import RedisBroker
 from service.broker.messages import copy_message
 from service.errors import IdempotencyKeyInFlight, IdempotencyKeyReused, InvalidRequest
@@ -43,11 +43,11 @@ class _Record(NamedTuple):
 class IdempotentSends:
     """Sends each message of one key once. `send` stores one unless its id was stored within KEPT_SECONDS."""
 
-    def __init__(self, broker: RedisBroker, send: Callable[[Message[Any]], None]) -> None:
+    def __init__(self, broker: RedisBroker, send: Callable[[Send], None]) -> None:
         self._broker = broker
         self._send = send
 
-    def send(self, key: str, message: Message[Any]) -> tuple[UUID, bool]:
+    def send(self, key: str, send: Send) -> tuple[UUID, bool]:
         """Send a message for a key. Returns the job's id, and whether it is that of an earlier request.
 
         Raises InvalidRequest for a key that is none, IdempotencyKeyReused where it came with another request,
@@ -56,7 +56,8 @@ class IdempotentSends:
         if not (0 < len(key) <= MOST_CHARACTERS and key.isascii() and key.isprintable()):
             allowed = f"must be 1 to {MOST_CHARACTERS} printable ASCII characters"
             raise InvalidRequest([("Idempotency-Key", allowed)])
-        mine = _Record("open", int(time.time() * 1000), _hash_of(message), message.message_id)
+        message = send.message
+        mine = _Record("open", int(time.time() * 1000), _hash_of(send), message.message_id)
         name = self._name(key)
         found = self._ask(lambda: self._broker.client.set(name, mine.packed(), nx=True, get=True, ex=KEPT_SECONDS))
         if found is not None:
@@ -68,7 +69,7 @@ class IdempotentSends:
             if 0 <= mine.at_ms - first.at_ms < OPEN_SECONDS * 1000:
                 raise IdempotencyKeyInFlight("The first request with this Idempotency-Key has not ended yet")
             message = copy_message(message, message_id=first.job_id)
-        self._send(message)
+        self._send(send._replace(message=message))
         done = mine._replace(state="done", job_id=message.message_id)
         self._ask(lambda: self._broker.client.set(name, done.packed(), ex=KEPT_SECONDS))
         return UUID(message.message_id), found is not None
@@ -83,7 +84,8 @@ class IdempotentSends:
             raise self._broker.unavailable(error) from error
 
 
-def _hash_of(message: Message[Any]) -> str:
+def _hash_of(send: Send) -> str:
     # Of what is asked for, not of its bytes: a client may write the same JSON in another order.
-    asked = [message.actor_name, message.queue_name, message.args, message.kwargs]
+    message = send.message
+    asked = [message.actor_name, message.queue_name, message.args, message.kwargs, *send.asked]
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,34 +1,19 @@
-"""`/jobs`: send a job, read a job."""
+"""`GET /jobs`: read a job."""
 
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Header, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, Field
 
 from service.api.lines import Lines
-from service.api.requests import JobRequest, read_message
-from service.api.sending import Sender
 from service.errors import shorten
 from service.state.history import History
 from service.state.snapshot import Snapshot
 from service.state.states import STATUS_OF, State, Status, is_final
 
 router = APIRouter(tags=["jobs"])
-
-#: The body is read in a thread, and so is not a parameter that FastAPI would describe by itself.
-_BODY: dict[str, Any] = {
-    "requestBody": {"required": True, "content": {"application/json": {"schema": JobRequest.model_json_schema()}}}
-}
-
-
-class JobAccepted(BaseModel):
-    """The job is stored in its queue."""
-
-    job_id: UUID
-    status: Status
-    poll_url: str
 
 
 class JobError(BaseModel):
@@ -65,26 +50,6 @@ class JobView(BaseModel):
     skipped: Annotated[
         bool, Field(description="There when it ended as another of its idempotency key, without a run.")
     ] = False
-
-
-@router.post("/jobs", status_code=202, response_model=JobAccepted, openapi_extra=_BODY)
-async def send_job(
-    request: Request,
-    response: Response,
-    idempotency_key: Annotated[str | None, Header(description="A repeated request with it gets the first job.")] = None,
-) -> JobAccepted:
-    """Check a job, store it in its queue, and say where it can be followed."""
-    state = request.app.state
-    lines: Lines = state.lines
-    sender: Sender = state.sender
-    body = await request.body()
-    message = await lines.checks.run(read_message, state.broker, request.headers.get("content-type", ""), body)
-    job_id, is_replayed = await lines.sends.run(sender.send, message, idempotency_key)
-    poll_url = f"/jobs/{job_id}"
-    response.headers["Location"] = poll_url
-    if is_replayed:
-        response.headers["Idempotency-Replayed"] = "true"
-    return JobAccepted(job_id=job_id, status=Status.PENDING, poll_url=poll_url)
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, response_model_exclude_unset=True)

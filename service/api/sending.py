@@ -1,10 +1,12 @@
-"""Sends what a request asked for. After a send that waited for nothing, others are refused at once for a second."""
+"""Sends what requests asked for. After a send that waited for nothing, others are refused at once for a second."""
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
 from dramatiq.message import Message
 
+from service.api.group_sends import GroupSends, Send
 from service.api.idempotency import KEPT_SECONDS, IdempotentSends
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, PayloadError
@@ -17,29 +19,50 @@ class Sender:
     def __init__(self, broker: RedisBroker) -> None:
         self._broker = broker
         self._redis = Pause(lambda reason: BrokerUnavailable(reason, may_be_stored=False))
-
+        self._groups = GroupSends(self.send_group)
         self._idempotent = IdempotentSends(broker, self._send_once)
 
-    def send(self, message: Message[Any], key: str | None = None) -> tuple[UUID, bool]:
-        """Store a message in its queue. Returns the job's id, and whether the job is that of an earlier request.
+    async def send(self, send: Send) -> None:
+        """Store a message in its queue, together with those of other requests.
 
-        Raises BrokerUnavailable, and for a key what IdempotentSends raises.
+        Raises BrokerUnavailable, and what is wrong with the message itself.
+        """
+        await self._groups.send(send)
+
+    def send_for_key(self, send: Send, key: str) -> tuple[UUID, bool]:
+        """Store a message unless the key's first request has. Returns the job's id, and whether it is that one's.
+
+        Raises BrokerUnavailable, and what IdempotentSends raises.
         """
         with self._redis.around():
-            if key is not None:
-                return self._idempotent.send(key, message)
-            self._send(message, None)
-            return UUID(message.message_id), False
+            return self._idempotent.send(key, send)
 
-    def _send_once(self, message: Message[Any]) -> None:
-        self._send(message, KEPT_SECONDS)
-
-    def _send(self, message: Message[Any], once_within_seconds: int | None) -> None:
+    def send_group(self, sends: Sequence[Send]) -> Sequence[Exception | None]:
+        """Store messages in few calls. Returns for each what went wrong, or None."""
+        errors: dict[str, Exception] = {}
         try:
-            if once_within_seconds is None:
-                self._broker.enqueue(message)
-            else:
-                self._broker.enqueue_once(message, once_within_seconds)
-        except RecursionError:
-            # It is written deeper inside of calls than where it was checked, and nothing has been sent.
-            raise PayloadError(message.actor_name, [("", "is nested too deeply")]) from None
+            with self._redis.around():
+                delays_ms = {send.message.message_id: send.delay_ms for send in sends if send.delay_ms is not None}
+                report = self._broker.send_many([send.message for send in sends], delays_ms=delays_ms)
+                errors = {message.message_id: error for message, error in report.failed}
+                if outages := [error for error in errors.values() if isinstance(error, BrokerUnavailable)]:
+                    raise outages[0]  # for those who come next: these have their own
+        except BrokerUnavailable as outage:
+            if not errors:
+                return [outage] * len(sends)
+        return [_as_answer(errors.get(send.message.message_id), send.message) for send in sends]
+
+    def _send_once(self, send: Send) -> None:
+        try:
+            self._broker.enqueue_once(send.message, KEPT_SECONDS, delay_ms=send.delay_ms)
+        except RecursionError as error:
+            raise _too_deep(send.message) from error
+
+
+def _as_answer(error: Exception | None, message: Message[Any]) -> Exception | None:
+    return _too_deep(message) if isinstance(error, RecursionError) else error
+
+
+def _too_deep(message: Message[Any]) -> PayloadError:
+    # It is written deeper inside of calls than where it was checked, and nothing has been sent.
+    return PayloadError(message.actor_name, [("", "is nested too deeply")])

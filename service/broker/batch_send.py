@@ -1,14 +1,16 @@
 """Sends many messages to one queue in few round trips, and says of each whether it is stored."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import redis
 from dramatiq.message import Message
 from redis.exceptions import NoScriptError
 
+from service.broker.sender import REPEAT_WITHIN_SECONDS
 from service.broker.wire import Row
 from service.errors import BrokerUnavailable, JobExists
 
@@ -40,15 +42,19 @@ class _Batch:
     messages: list[Message[Any]]
     rows: list[Row]
     send: tuple[str, int]
+    started: float
 
 
 class BatchSend:
     """The part of one `send_many` that goes to one queue: each batch is prepared while Redis stores the one before."""
 
-    def __init__(self, broker: "Sending", queue: str, delay_ms: int | None, report: SendReport) -> None:
+    def __init__(
+        self, broker: "Sending", queue: str, delay_ms: int | None, delays_ms: Mapping[str, int], report: SendReport
+    ) -> None:
         self._broker = broker
         self._queue = queue
         self._delay_ms = delay_ms
+        self._delays_ms = delays_ms
         self._report = report
         self._under_way: deque[_Batch] = deque()
         self._prepared = 0
@@ -87,8 +93,9 @@ class BatchSend:
                 break  # one that may be refused is sent by itself, after these
             self._prepared += 1
             try:
-                self._broker.emit_before("enqueue", message, self._delay_ms)
-                row = self._broker.row(message, self._delay_ms)
+                delay_ms = self._delay_of(message)
+                self._broker.emit_before("enqueue", message, delay_ms)
+                row = self._broker.row(message, delay_ms)
                 rows.append(row)
                 fit.append(message)
                 size += len(row.data)
@@ -96,14 +103,17 @@ class BatchSend:
                     break
             except Exception as error:  # noqa: BLE001 - whatever is wrong with one message must not keep the others back
                 self._report.fail([message], error)
-        return _Batch(fit, rows, self._broker.producer.next_pipelined_send())
+        return _Batch(fit, rows, self._broker.producer.next_pipelined_send(), monotonic())
 
     def _failure_of(
         self, batch: _Batch, error: redis.RedisError | JobExists | None
     ) -> BrokerUnavailable | JobExists | None:
         if error is None or isinstance(error, JobExists):
             return error
-        if isinstance(error, NoScriptError | redis.ConnectionError):
+        if (
+            isinstance(error, NoScriptError | redis.ConnectionError)
+            and monotonic() - batch.started < REPEAT_WITHIN_SECONDS
+        ):
             try:
                 self._broker.send_rows(self._queue, batch.rows, batch.send)
             except (BrokerUnavailable, JobExists) as still:
@@ -115,4 +125,7 @@ class BatchSend:
         self._report.stored.extend(batch.messages)
         if self._broker.hooks_of("after_enqueue"):
             for message in batch.messages:
-                self._broker.emit_after("enqueue", message, self._delay_ms)
+                self._broker.emit_after("enqueue", message, self._delay_of(message))
+
+    def _delay_of(self, message: Message[Any]) -> int | None:
+        return self._delays_ms.get(message.message_id, self._delay_ms) if self._delays_ms else self._delay_ms

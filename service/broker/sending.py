@@ -1,8 +1,9 @@
 """How messages are sent: one or many, at once, with the job that sends them, or once of several."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any
 
 from dramatiq.message import Message
@@ -14,6 +15,8 @@ from service.broker.rows import row_of
 from service.broker.sender import Sender
 from service.broker.wire import Row
 from service.queues import policy_of
+
+NO_DELAYS: Mapping[str, int] = MappingProxyType({})
 
 
 class Sending(ActorNames):
@@ -42,14 +45,14 @@ class Sending(ActorNames):
         self.emit_after("enqueue", message, delay)
         return message
 
-    def enqueue_once(self, message: Message[Any], within_seconds: int) -> bool:
+    def enqueue_once(self, message: Message[Any], within_seconds: int, *, delay_ms: int | None = None) -> bool:
         """Send a message unless its id was sent within this time. Returns whether it was stored now.
 
         Raises BrokerUnavailable.
         """
-        self.emit_before("enqueue", message, None)
-        is_new = self.send(message, once_within_seconds=within_seconds)
-        self.emit_after("enqueue", message, None)
+        self.emit_before("enqueue", message, delay_ms)
+        is_new = self.send(message, delay_ms=delay_ms, once_within_seconds=within_seconds)
+        self.emit_after("enqueue", message, delay_ms)
         return is_new
 
     def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool:
@@ -63,9 +66,16 @@ class Sending(ActorNames):
         rows = [self.row(message, delay_ms)]
         return self.send_rows(message.queue_name, rows, once_within_seconds=once_within_seconds)
 
-    def send_many(self, messages: Sequence[Message[Any]], *, delay_ms: int | None = None) -> SendReport:
+    def send_many(
+        self,
+        messages: Sequence[Message[Any]],
+        *,
+        delay_ms: int | None = None,
+        delays_ms: Mapping[str, int] = NO_DELAYS,
+    ) -> SendReport:
         """Send messages in few round trips, and report which are stored. Raises nothing for an outage.
 
+        Each waits for what `delays_ms` has for its message id, or else for `delay_ms`.
         Raises DeclarationError, with nothing sent, where a queue is not in the table.
         """
         by_queue: dict[str, list[Message[Any]]] = defaultdict(list)
@@ -74,7 +84,7 @@ class Sending(ActorNames):
             by_queue[message.queue_name].append(message)
         report = SendReport()
         for queue, own in by_queue.items():
-            BatchSend(self, queue, delay_ms, report).send(own)
+            BatchSend(self, queue, delay_ms, delays_ms, report).send(own)
         return report
 
     def send_rows(

@@ -8,6 +8,7 @@ A producer may not send a field that the model does not know; a worker ignores o
 release. A nested model that sets pydantic's `extra` keeps its own rule; to a worker, "forbid" is "ignore".
 """
 
+import dataclasses
 import inspect
 import json
 import warnings
@@ -22,6 +23,7 @@ from service.errors import DeclarationError, PayloadError
 from service.payload.comparison import Unsendable, find_difference, find_lost_type, find_what_json_lacks
 from service.payload.extras import extras_in, owner_of, without
 from service.payload.masking import holds_personal, without_personal
+from service.payload.rereads import Rereads, decides_as_a_whole
 
 type_of_json = dict[str, Any]
 
@@ -44,6 +46,7 @@ class PayloadContract:
     extras: frozenset[str | None]
     #: Whether a field is marked as personal: then no error shows a value of it.
     is_personal: bool = False
+    rereads: Rereads = dataclasses.field(default_factory=Rereads)
 
     @classmethod
     def of(cls, function: Callable[..., Any], actor_name: str) -> "PayloadContract":
@@ -66,7 +69,8 @@ class PayloadContract:
                 raise DeclarationError(f"{actor_name}: a parameter can't be sent as JSON: {reason}") from error
         if schema.get("type", "object") != "object":
             raise DeclarationError(f"{actor_name}: the payload must be a JSON object, not {schema['type']}")
-        return cls(actor_name, model, signature, takes_model, extras_in(model), holds_personal(model))
+        rereads = Rereads(None if decides_as_a_whole(model) else {})
+        return cls(actor_name, model, signature, takes_model, extras_in(model), holds_personal(model), rereads)
 
     def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> type_of_json:
         """Turn the arguments of a call into the JSON object that is sent. Raises PayloadError."""
@@ -75,7 +79,7 @@ class PayloadContract:
     def parse(self, document: object) -> type_of_json:
         """Check a JSON object that came over HTTP, and return it as `dump` would. Raises PayloadError."""
         text = check_json(document, self.actor_name)
-        return self._to_json(self._check_sent(self.model.model_validate_json, text))
+        return self._to_json(self._check_sent(self.model.model_validate_json, text), document)
 
     def load(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Turn a message's JSON into the arguments that the function takes. Raises PayloadError."""
@@ -161,7 +165,8 @@ class PayloadContract:
         except TypeError as error:
             raise PayloadError(self.actor_name, [("", str(error))]) from None
 
-    def _to_json(self, payload: BaseModel) -> type_of_json:
+    def _to_json(self, payload: BaseModel, read_from: object = None) -> type_of_json:
+        """Dump a payload, and see that it is read again as it is. `read_from` is the JSON that it was read from."""
         try:
             document = _dump(payload)
         except Exception as error:  # noqa: BLE001 - a field's own serializer may do anything
@@ -169,9 +174,12 @@ class PayloadContract:
             raise PayloadError(self.actor_name, [(_where_dumping_fails(payload), reason)]) from None
         if not isinstance(document, dict):
             raise PayloadError(self.actor_name, [("", "must be a JSON object")])
+        if self.rereads.are_proven(read_from, cast("type_of_json", document)):
+            return cast("type_of_json", document)
         found = find_what_json_lacks(document) or find_difference(payload, self._read(document))  # pyright: ignore[reportUnknownArgumentType]
         if found:
             raise PayloadError(self.actor_name, [found])
+        self.rereads.prove(read_from, cast("type_of_json", document))
         return cast("type_of_json", document)
 
     def _refusal(self, error: ValidationError) -> PayloadError:

@@ -1,0 +1,69 @@
+"""`POST /jobs`: send a job."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from service.api.direct_route import DirectRoute
+from service.api.lines import Lines
+from service.api.requests import JobRequest, read_send
+from service.api.sending import Sender
+from service.state.states import Status
+
+#: A smaller body is read where it arrives: handing it to a thread costs more than reading it.
+LARGE_BYTES = 16 * 1024
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+router = APIRouter(tags=["jobs"], route_class=DirectRoute)
+
+_JOB: dict[str, Any] = {
+    "parameters": [
+        {
+            "name": "Idempotency-Key",
+            "in": "header",
+            "schema": {"type": "string", "maxLength": 255},
+            "description": "A repeated request with it gets the first job.",
+        }
+    ],
+    "requestBody": {"required": True, "content": {"application/json": {"schema": JobRequest.model_json_schema()}}},
+}
+
+
+class JobAccepted(BaseModel):
+    """The job is stored in its queue."""
+
+    job_id: UUID
+    status: Status
+    poll_url: str
+
+
+@router.post("/jobs", status_code=202, response_model=JobAccepted, openapi_extra=_JOB)
+async def send_job(request: Request) -> JSONResponse:
+    """Check a job, store it in its queue, and say where it can be followed."""
+    state = request.app.state
+    lines: Lines = state.lines
+    sender: Sender = state.sender
+    body = await request.body()
+    content_type = request.headers.get("content-type", "")
+    if len(body) > LARGE_BYTES:
+        send = await lines.checks.run(read_send, state.broker, content_type, body)
+    else:
+        send = read_send(state.broker, content_type, body)
+    idempotency_key = request.headers.get("idempotency-key")
+    if idempotency_key is None:
+        await sender.send(send)
+        return _accepted(send.message.message_id)
+    job_id, is_replayed = await lines.sends.run(sender.send_for_key, send, idempotency_key)
+    return _accepted(str(job_id), {"Idempotency-Replayed": "true"} if is_replayed else NO_HEADERS)
+
+
+def _accepted(job_id: str, more_headers: Mapping[str, str] = NO_HEADERS) -> JSONResponse:
+    # JobAccepted by hand: checking the answer against its model would cost as much as the send.
+    poll_url = f"/jobs/{job_id}"
+    body = {"job_id": job_id, "status": Status.PENDING.value, "poll_url": poll_url}
+    return JSONResponse(body, status_code=202, headers={"Location": poll_url, **more_headers})
