@@ -225,7 +225,7 @@ def job(
     idempotency_ttl: for how long after its success a key's further jobs are duplicates: seconds, or text such as "24h".
     duplicate_result: the result of duplicates, in place of the first job's own.
     remember_failure: whether a job that has died keeps its key as well: duplicates then die too.
-    unique: refuses a send while a job with the same unique key has not ended: JobExists.
+    unique: what becomes of a send while a job with the same unique key has not ended: by default JobExists.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -253,6 +253,7 @@ def job(
     options |= {"idempotency_key": idempotency_key, **keyed} if idempotency_key is not None else {}
     if unique is not None:
         options |= _given(unique_key=unique.key, unique_window=unique.window)
+        options |= {"unique_on_conflict": unique.on_conflict, "unique_states": unique.states}
     options |= _milliseconds(name, soft_time_limit=soft_timeout, time_limit=timeout, expires_ms=expires)
     options |= _given(isolation=isolation, memory_limit_mb=memory_limit_mb, max_payload_bytes=max_payload_bytes)
     if backoff is not None:

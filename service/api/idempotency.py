@@ -17,6 +17,7 @@ import redis
 from service.api.group_sends import Send
 from service.broker import RedisBroker
 from service.broker.messages import copy_message
+from service.broker.unique_keys import Met
 from service.errors import IdempotencyKeyInFlight, IdempotencyKeyReused, InvalidRequest
 
 KEPT_SECONDS = 24 * 3600
@@ -43,7 +44,7 @@ class _Record(NamedTuple):
 class IdempotentSends:
     """Sends each message of one key once. `send` stores one unless its id was stored within KEPT_SECONDS."""
 
-    def __init__(self, broker: RedisBroker, send: Callable[[Send], None]) -> None:
+    def __init__(self, broker: RedisBroker, send: Callable[[Send], Met | None]) -> None:
         self._broker = broker
         self._send = send
 
@@ -69,10 +70,11 @@ class IdempotentSends:
             if 0 <= mine.at_ms - first.at_ms < OPEN_SECONDS * 1000:
                 raise IdempotencyKeyInFlight("The first request with this Idempotency-Key has not ended yet")
             message = copy_message(message, message_id=first.job_id)
-        self._send(send._replace(message=message))
-        done = mine._replace(state="done", job_id=message.message_id)
+        met = self._send(send._replace(message=message))
+        job_id = met.job_id if met and met.how == "rescheduled" else message.message_id
+        done = mine._replace(state="done", job_id=job_id)
         self._ask(lambda: self._broker.client.set(name, done.packed(), ex=KEPT_SECONDS))
-        return UUID(message.message_id), found is not None
+        return UUID(job_id), found is not None
 
     def _name(self, key: str) -> str:
         return f"{{{self._broker.namespace}:api}}:idempotency:{hashlib.sha256(key.encode()).hexdigest()}"
