@@ -11,7 +11,7 @@ A job's payload is its function's keyword parameters, or one parameter annotated
 when the job is sent, in the sender's process, and a type checker checks the call.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -116,7 +116,7 @@ class Job(Actor[P, R]):
         for name in INHERITED & options.keys():
             if not isinstance(options[name], str) or len(options[name]) > MOST_CHARACTERS:
                 raise WrongOptions(f"{self.actor_name}: {name} must be text of up to {MOST_CHARACTERS} characters")
-        for option, key_of in (("idempotency_key", self.key_of), ("unique_key", self.unique_of)):
+        for option, key_of in self._makers():
             if key_of and option not in options:
                 options[option] = self._key(option, key_of, payload)
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
@@ -139,9 +139,13 @@ class Job(Actor[P, R]):
         check_key(key, self.actor_name, option)  # before a batch or a delay comes between
         return key
 
-    def key_for(self, payload: dict[str, Any]) -> str | None:
-        """Return the idempotency key that the actor makes of a payload's JSON. Raises PayloadError."""
-        return self._key("idempotency_key", self.key_of, payload) if self.key_of else None
+    def keys_for(self, payload: dict[str, Any]) -> dict[str, str | None]:
+        """Return the options with the keys that the actor makes of a payload's JSON. Raises PayloadError."""
+        return {option: self._key(option, key_of, payload) for option, key_of in self._makers() if key_of}
+
+    def _makers(self) -> Iterator[tuple[str, Callable[[dict[str, Any]], str | None] | None]]:
+        yield "idempotency_key", self.key_of
+        yield "unique_key", self.unique_of
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""

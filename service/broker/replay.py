@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from contextlib import suppress
 from time import time
 from typing import Any, NamedTuple, cast
 
@@ -69,9 +70,10 @@ def edit(letter: DeadLetter, actor: Actor[..., Any], payload: object) -> Edited:
     kwargs = _checked(actor, payload)
     versions: PayloadVersions | None = actor.options.get("payload_versions")
     options: dict[str, Any] = {"payload_version": versions.current if versions else None}
-    key_for: Any = getattr(actor, "key_for", None)
-    if key_for and not _is_named_for_the_send(letter, actor, versions, key_for):
-        options["idempotency_key"] = key_for(kwargs)
+    keys_for: Any = getattr(actor, "keys_for", None)
+    if keys_for:
+        keys = keys_for(kwargs)
+        options |= {name: keys[name] for name in keys if not _is_named_for_the_send(name, letter, actor, versions)}
     return Edited(kwargs, options)
 
 
@@ -82,16 +84,25 @@ def key_in_place(edited: Edited | None) -> str | None:
     return edited.options["idempotency_key"] or ""
 
 
-def _is_named_for_the_send(letter: DeadLetter, actor: Any, versions: PayloadVersions | None, key_for: Any) -> bool:
-    """Whether the job's key is none that its actor has made of its payload: then it stays as it is."""
-    if actor.key_of is None:
-        return True
+def unique_key_of(data: bytes) -> str:
+    """Return the unique key of an encoded message, empty for none."""
+    if b"unique_key" not in data:
+        return ""
+    with suppress(UnreadableMessage):
+        options = decode_fields(data).get("options")
+        key = cast("dict[str, Any]", options).get("unique_key") if isinstance(options, dict) else None
+        return key if isinstance(key, str) else ""
+    return ""
+
+
+def _is_named_for_the_send(option: str, letter: DeadLetter, actor: Any, versions: PayloadVersions | None) -> bool:
+    """Whether a key of the job is none that its actor has made of its payload: then it stays as it is."""
     try:
         fields = decode_fields(letter.message)
         payload = actor.contract.document_of(tuple(fields["args"]), fields["kwargs"])
         if versions:
             payload = versions.upgrade(payload, payload_version_of(fields["options"]))
-        return key_for(payload) != fields["options"].get("idempotency_key")
+        return actor.keys_for(payload)[option] != fields["options"].get(option)
     except Exception:  # noqa: BLE001 - what is being mended may have any shape
         return False
 

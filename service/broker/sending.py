@@ -110,5 +110,5 @@ class Sending(ActorNames):
     def row(self, message: Message[Any], delay_ms: int | None) -> Row:
         """Return a message as it is sent. Raises ValueError for an id that is no UUID, PayloadError for its payload."""
         most_payload_bytes = self.max_message_bytes if self.sender.is_insisting else self.max_payload_bytes
-        actor = self._known_actor(message.actor_name)
+        actor = self.find_actor(message.actor_name)
         return row_of(message, delay_ms, actor, self.max_message_bytes, most_payload_bytes)

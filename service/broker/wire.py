@@ -249,12 +249,23 @@ class Wire:
         log: str,
         data: bytes,
         key: str | None = None,
+        unique: UniqueKey | None = None,
     ) -> int:
-        """Put a dead letter back on its queue, with its key or another one. Returns what replay.lua does."""
-        constant = _constant(self._namespace, queue, "replay", Keys(self._namespace, queue).replayed(request))
+        """Put a dead letter back on its queue, with its key or another one. Returns what replay.lua does.
+
+        Raises JobExists where another job has its unique key.
+        """
+        keys = Keys(self._namespace, queue)
+        constant = _constant(self._namespace, queue, "replay", keys.replayed(request), keys.unique)
+        owned: list[Argument] = ["", 0, ""]
+        if unique:
+            owned = [unique.key, unique.window_ms, " ended" if "ended" in unique.states else ""]
         delay = "-" if delay_ms is None else delay_ms
-        arguments: list[Argument] = [entry, died_ms, delay, log, data, *([] if key is None else [key])]
-        return int(self._scripts.call(Call("replay", constant, arguments)))
+        arguments: list[Argument] = [entry, died_ms, delay, log, data, *owned, *([] if key is None else [key])]
+        reply = self._scripts.call(Call("replay", constant, arguments))
+        if isinstance(reply, bytes):
+            raise JobExists(_job_of(reply), unique.key if unique else "")
+        return int(reply)
 
     def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
         """Remove dead letters, each with the ms of its death. Returns how many of them were there."""

@@ -38,7 +38,7 @@ class Working(Settling):
 
     @cached_property
     def intake(self) -> Intake:
-        return Intake(self._known_actor, self.settler.add, self._settings().unknown_actor_seconds)
+        return Intake(self.find_actor, self.settler.add, self._settings().unknown_actor_seconds)
 
     @cached_property
     def link(self) -> Link:

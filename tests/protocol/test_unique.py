@@ -10,6 +10,7 @@ import pytest
 from dramatiq.message import Message
 
 from service.broker import RedisBroker
+from service.broker.dead_letters import DeadLetters, Replay
 from service.broker.keys import Keys
 from service.broker.outcome import Dead, Failure, Outcome, RetryLater, Succeeded
 from service.broker.settlement import settlement_of
@@ -307,3 +308,38 @@ def test_choices_that_can_not_work_are_refused(
 ) -> None:
     with pytest.raises(DeclarationError, match=problem):
         declared(broker, monkeypatch, Unique("{account}", **options))
+
+
+def died(broker: RedisBroker) -> None:
+    end(broker, Dead(Failure("ValueError", "no", "")))
+
+
+def test_a_replayed_dead_letter_takes_its_key_again(broker: RedisBroker, act: Any) -> None:
+    first = act.send(account="a")
+    died(broker)
+    letters = DeadLetters(broker)
+    letter = letters.get(first.message_id)
+    assert letter is not None
+    assert letters.replay(letter, by="ada") is Replay.DONE
+    assert_refused(lambda: act.send(account="a"), by=first)
+
+
+def test_a_dead_letter_is_not_replayed_while_another_job_has_its_key(broker: RedisBroker, act: Any) -> None:
+    first, other = act.send(account="a"), act.send(account="b")
+    died(broker)
+    died(broker)
+    second = act.send(account="a")
+    letters = DeadLetters(broker)
+    letter = letters.get(first.message_id)
+    assert letter is not None
+    with pytest.raises(JobExists) as refusal:
+        letters.replay(letter, by="ada")
+    assert refusal.value.job_id == second.message_id
+    report = letters.replay_many(by="ada")
+    assert (report.replayed, report.skipped) == (1, 1)
+    assert [each.job_id for each in letters.page().letters] == [first.message_id]
+    with pytest.raises(JobExists):
+        letters.replay(letter, by="ada", payload={"account": "b"})  # its key follows from the payload
+    assert (broker.find_record(other.message_id) or {})["state"] == "pending"
+    assert letters.replay(letter, by="ada", payload={"account": "c"}) is Replay.DONE
+    assert_refused(lambda: act.send(account="c"), by=first)
