@@ -42,6 +42,7 @@ from service.errors import (
 )
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
+from service.middleware.option_names import naming_options
 from service.middleware.unique import Unique
 from service.payload import KeyTemplate, PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
@@ -169,6 +170,7 @@ class _Declare(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> Job[P, R]: ...
 
 
+@naming_options
 def job(
     function: None = None,
     /,

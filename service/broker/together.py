@@ -6,10 +6,8 @@ from threading import Event, Lock
 
 from service.broker.settlement import Settlement
 
-#: How long the first one waits for others: longer as long as they come, since a call for each costs
-#: server and worker several times what eight in one do; and shorter where they are long and it would wait for nothing.
-MOST_COMPANY_SECONDS = 0.002
-LEAST_COMPANY_SECONDS = 0.00025
+#: How long the first one waits for others at most: about what a call costs, since they may be long.
+COMPANY_SECONDS = 0.0005
 
 
 class _Place:
@@ -40,7 +38,6 @@ class Together:
         self._is_led = False
         self._guard = Lock()
         self._is_full = Event()
-        self._company_seconds = MOST_COMPANY_SECONDS
 
     def settle(self, settlement: Settlement) -> None:
         """Return when an outcome has been given to `carry_out`, by this thread or another."""
@@ -59,13 +56,9 @@ class Together:
         """Carry out what is in the line: this thread's own is the first. Whoever comes meanwhile leads next."""
         batch: list[_Place] = []
         try:
-            self._is_full.clear()  # before the look: who fills the line after it wakes this thread
+            self._is_full.clear()  # before the look: who fills the line after it wakes this thread, and nobody later
             if self._expects_more(len(self._line)):
-                self._is_full.wait(self._company_seconds)
-                if len(self._line) > 1:
-                    self._company_seconds = MOST_COMPANY_SECONDS
-                else:
-                    self._company_seconds = max(self._company_seconds / 2, LEAST_COMPANY_SECONDS)
+                self._is_full.wait(COMPANY_SECONDS)
             batch = [self._line.popleft() for _ in range(min(len(self._line), self._most))]
             self._carry_out([place.settlement for place in batch])
         finally:

@@ -73,12 +73,17 @@ class MemoryWire(NoRedis):
                 if row.unique.on_conflict == "keep":
                     raise JobExists(job_id, row.unique.key)
                 if row.unique.on_conflict == "reschedule":
-                    self.waiting.remove(each)
+                    self._take_out(each)
                     self.add(replace(each, due_ms=self._clock.now_ms + (row.delay_ms or 0)))
                     return Met("rescheduled", job_id)
-                self.waiting.remove(each)
+                self._take_out(each)
                 return Met("replaced", job_id)
         return None
+
+    def _take_out(self, waiting: Waiting) -> None:
+        self.waiting.remove(waiting)
+        if waiting in self._new:
+            self._new.remove(waiting)
 
     def result_of_key(self, queue: str, key: str) -> str | None:
         """Return the result of the job that has taken a key, JSON, or None where it is free."""
