@@ -11,7 +11,7 @@ from service.broker import broker
 from service.errors import DeclarationError, SettingsError
 from service.observe.logs import configure_logs
 from service.observe.probe import check_host
-from service.queues import QUEUES
+from service.queues import TASK_OUTCOMES
 from service.settings import get_settings
 
 
@@ -47,10 +47,16 @@ def compose() -> None:
     # A worker starts its probe where Dramatiq would only log what goes wrong.
     check_host(settings.worker_host)
     dramatiq.set_broker(broker)
-    for queue in QUEUES:
+    for queue in settings.served_queues:
         # Also a queue that no actor uses any more may still hold jobs.
         broker.declare_queue(queue)
     import_actor_modules(settings.actor_modules)
+    if TASK_OUTCOMES in settings.served_queues:
+        # Only here: a worker without a database needs none of what this imports.
+        from service.state.database import engine_for
+        from service.tasks.outcome_job import declare
+
+        declare(broker, engine_for(settings.require_database_url()))
 
 
 try:

@@ -8,12 +8,25 @@
     ├── IdempotencyKeyReused     a key came with another request before
     ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
+    ├── UnknownTaskType          no actor can carry out a task of this type
+    ├── TaskRunning              a task is in progress, and what was asked for has to wait for its end
+    ├── TaskConflict             a task's status does not allow what was asked for
     ├── JobExists                a send is refused, since an unfinished job has its unique key
+    ├── UnknownSchedule          there is no schedule of this name
+    ├── ScheduleConflict         what is asked of a schedule does not go with what it is
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
+    ├── BatchUnfinished          some jobs of a batch are stored, and others are not
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
+    ├── NotAuthenticated         a request has no key, or none that is valid
+    ├── MissingScope             a key may not do what is asked for
+    ├── NotForTenants            a key of a tenant asks for what concerns all
+    ├── NotFromHere              an open API is asked by another machine, or by a page of another site
+    ├── TooManyRequests          a key asks more often than it may
+    ├── KeysUnavailable          a key can't be checked now
+    ├── AuditUnavailable         an act can't be written down, and so is not done
     ├── SoftTimeLimit            raised in a job that has run for its soft_timeout
     ├── Expired                  a job has waited for longer than its `expires`
     ├── NoteError                what a job says of itself has no JSON form, or is too long
@@ -104,6 +117,36 @@ class UnknownJobType(CallboardError):
         super().__init__(f"Unknown job type: {shorten(job_type)}")
 
 
+class UnknownTaskType(CallboardError):
+    """No actor that takes what a task has, and no alias of one, has this name."""
+
+    code = "unknown-task-type"
+    status = 422
+
+    def __init__(self, task_type: str, known: list[str]) -> None:
+        self.known = known
+        names = shorten(", ".join(known)) if known else "none"
+        super().__init__(f"Unknown task type: {shorten(task_type)}; known: {names}")
+
+
+class TaskRunning(CallboardError):
+    """A task is in progress by the job `job_id`: it is not executed twice at once, nor changed meanwhile."""
+
+    code = "task-in-progress"
+    status = 409
+
+    def __init__(self, task_id: str, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"Task {task_id} is in progress, by job {job_id}")
+
+
+class TaskConflict(CallboardError):
+    """A task's status does not allow what was asked for."""
+
+    code = "task-conflict"
+    status = 409
+
+
 class JobExists(CallboardError):
     """A send is refused: the job `job_id` has the same unique key, in a state that counts. Nothing was stored."""
 
@@ -114,6 +157,23 @@ class JobExists(CallboardError):
         self.job_id = job_id
         self.key = key
         super().__init__(f"Job {job_id} has the unique key {shorten(key)}")
+
+
+class UnknownSchedule(CallboardError):
+    """There is no schedule of this name."""
+
+    code = "unknown-schedule"
+    status = 404
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Schedule {shorten(name)} not found")
+
+
+class ScheduleConflict(CallboardError):
+    """What is asked of a schedule does not go with what it is: another has its name, or it is in code."""
+
+    code = "schedule-conflict"
+    status = 409
 
 
 class UnreadableMessage(CallboardError):
@@ -137,6 +197,20 @@ class BrokerUnavailable(CallboardError):
     def __init__(self, message: str, *, may_be_stored: bool) -> None:
         self.may_be_stored = may_be_stored
         super().__init__(message)
+
+
+class BatchUnfinished(CallboardError):
+    """Some jobs of a batch are stored, and others are not."""
+
+    code = "batch-unfinished"
+    status = 503
+    retryable = True
+
+    def __init__(self, failed: int, of: int, first: Exception, stored: list[str], uncertain: list[str]) -> None:
+        super().__init__(f"{failed} of {of} jobs were not stored; the first: {first}")
+        #: Ids of the jobs that are stored, and of those that may be.
+        self.stored = stored
+        self.uncertain = uncertain
 
 
 class TooManyFollowUps(CallboardError):
@@ -167,6 +241,75 @@ class ServiceBusy(CallboardError):
     code = "busy"
     status = 503
     retryable = True
+
+
+class NotAuthenticated(CallboardError):
+    """A request has no key, or none that is valid. The text never says which part of a key is wrong."""
+
+    code = "not-authenticated"
+    status = 401
+
+
+class MissingScope(CallboardError):
+    """A key may not do what is asked for: it has not the scope `scope`."""
+
+    code = "missing-scope"
+    status = 403
+
+    def __init__(self, scope: str) -> None:
+        self.scope = scope
+        super().__init__(f"This needs a key with the scope {scope}")
+
+
+class NotForTenants(CallboardError):
+    """A key of a tenant asks for what concerns all tenants."""
+
+    code = "not-for-tenants"
+    status = 403
+
+    def __init__(self) -> None:
+        super().__init__("This concerns all tenants, and needs a key that belongs to none")
+
+
+class NotFromHere(CallboardError):
+    """An API without keys is asked by another machine, through a proxy, or by a page of another site."""
+
+    code = "not-from-here"
+    status = 403
+
+
+class TooManyRequests(CallboardError):
+    """A key asks more often than it may."""
+
+    code = "too-many-requests"
+    status = 429
+    retryable = True
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(f"This key asks more often than it may; again in {retry_after_seconds} s")
+
+
+class KeysUnavailable(CallboardError):
+    """A key that was not seen lately can't be checked, since PostgreSQL can't be asked."""
+
+    code = "keys-unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("Keys that were not used lately can't be checked at the moment")
+
+
+class AuditUnavailable(CallboardError):
+    """An act can't be written into the audit log. Nothing of it was done."""
+
+    code = "audit-unavailable"
+    status = 503
+    retryable = True
+
+    def __init__(self) -> None:
+        super().__init__("Nothing was done: the audit log can't be written at the moment")
 
 
 class SoftTimeLimit(CallboardError):

@@ -51,6 +51,7 @@ class QueuePolicy:
     lease_seconds: how long a delivery stays with a worker that is not heard of.
     fetch_ahead: whether a worker may hold messages beyond those it is running. Long jobs must not: what one worker
         holds, an idle one can't start.
+    needs_database: whether its jobs need DATABASE_URL. A worker without it leaves the queue to others.
     """
 
     name: str
@@ -62,7 +63,11 @@ class QueuePolicy:
     backoff: Backoff = field(default_factory=Backoff)
     lease_seconds: float = 30.0
     fetch_ahead: bool = True
+    needs_database: bool = False
 
+
+#: Of jobs that write into an agent's task what its job has come to.
+TASK_OUTCOMES = "task-outcomes"
 
 QUEUES: MappingProxyType[str, QueuePolicy] = MappingProxyType(
     {
@@ -81,6 +86,7 @@ QUEUES: MappingProxyType[str, QueuePolicy] = MappingProxyType(
             ),
             QueuePolicy("media", concurrency=5, fetch_ahead=False),
             QueuePolicy("ai", concurrency=2, fetch_ahead=False),
+            QueuePolicy(TASK_OUTCOMES, concurrency=4, needs_database=True),
         )
     }
 )

@@ -1,13 +1,15 @@
 """Every setting of the service: typed, documented, read once from the environment.
 
-`CALLBOARD_*`, and the usual `REDIS_URL` and `DATABASE_URL`. A wrong value stops the process with a SettingsError that
-names the variable, the value (secrets masked) and an example. What only some processes need (`REDIS_URL`,
-`DATABASE_URL`) may be absent until `require_*` asks for it, so that importing an actor needs no environment.
+`CALLBOARD_*`, and the usual `REDIS_URL`, `DATABASE_URL` and `SENTRY_DSN`. A wrong value stops the process with a
+SettingsError that names the variable, the value (secrets masked) and an example. What only some processes need
+(`REDIS_URL`, `DATABASE_URL`) may be absent until `require_*` asks for it, so that importing an actor needs no
+environment.
 """
 
 import os
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,11 +17,13 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import SettingsError
+from service.queues import QUEUES
 from service.urls import check_database_url, check_redis_url, mask_url
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024
+DATABASE_PACKAGES = ("sqlalchemy", "psycopg")
 SMTP_EXAMPLE = "smtp.example.com"
 
 
@@ -41,8 +45,14 @@ class Settings(BaseSettings):
     database_url: str | None = _setting(
         None,
         "DATABASE_URL",
-        "The PostgreSQL database of job history. API, projector and migrations need it; workers do not.",
+        "The PostgreSQL database of job history. API, projector, migrations and workers of `task-outcomes` need it.",
         "postgresql://user:password@db.example.com:5432/callboard",
+    )
+    sentry_dsn: str | None = _setting(
+        None,
+        "SENTRY_DSN",
+        "Where Sentry takes what it is told: schedules check in there as cron monitors. Not set, nothing is told.",
+        "https://key@sentry.example.com/1",
     )
     namespace: str = _setting(
         "callboard",
@@ -140,6 +150,19 @@ class Settings(BaseSettings):
         ge=1024,
         le=64 * 1024 * 1024,
     )
+    queue_depth_threshold: int = _setting(
+        1000,
+        "CALLBOARD_QUEUE_DEPTH_THRESHOLD",
+        "A queue with more jobs that wait to start is degraded: `GET /api/workers/health` says so.",
+        "1000",
+        ge=1,
+    )
+    queue_depth_thresholds: str | None = _setting(
+        None,
+        "CALLBOARD_QUEUE_DEPTH_THRESHOLDS",
+        "The same for single queues, comma-separated: `QUEUE=NUMBER`.",
+        "email=5000,ai=50",
+    )
     worker_host: str = _setting(
         "127.0.0.1",
         "CALLBOARD_WORKER_HOST",
@@ -205,11 +228,24 @@ class Settings(BaseSettings):
             check_database_url(value)
         return value
 
+    @field_validator("sentry_dsn")
+    @classmethod
+    def _sentry_can_be_tried(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^\s@/]+@[^\s@/]+(/[^\s@]*)?/\d+", value):
+            raise ValueError("must be a DSN as Sentry shows it, with a key and the number of a project")
+        return value
+
     @field_validator("namespace")
     @classmethod
     def _namespace_is_a_key_part(cls, value: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", value):
             raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
+        return value
+
+    @field_validator("queue_depth_thresholds")
+    @classmethod
+    def _thresholds_are_of_queues(cls, value: str | None) -> str | None:
+        thresholds_of(value or "")
         return value
 
     @field_validator("mail_from")
@@ -255,10 +291,33 @@ class Settings(BaseSettings):
         """Return DATABASE_URL. Raises SettingsError where it is not set."""
         return _require(self.database_url, "database_url")
 
+    def depth_threshold_of(self, queue: str) -> int:
+        """Return how many jobs may wait in a queue before it is degraded."""
+        return thresholds_of(self.queue_depth_thresholds or "").get(queue, self.queue_depth_threshold)
+
+    @property
+    def served_queues(self) -> list[str]:
+        """The queues that a process with these settings, and with what is installed beside it, can serve."""
+        can_store = bool(self.database_url) and all(map(find_spec, DATABASE_PACKAGES))
+        return [name for name, policy in QUEUES.items() if can_store or not policy.needs_database]
+
     @property
     def actor_modules(self) -> list[str]:
         """The names in CALLBOARD_ACTORS."""
         return [name.strip() for name in self.actors.split(",") if name.strip()]
+
+
+def thresholds_of(text: str) -> dict[str, int]:
+    """Read `QUEUE=NUMBER,...`. Raises ValueError."""
+    thresholds: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        queue, _, number = item.partition("=")
+        if queue not in QUEUES:
+            raise ValueError(f"{queue!r} is no queue; known queues: {', '.join(QUEUES)}")
+        if not (number.isascii() and number.isdecimal() and int(number) > 0):
+            raise ValueError(f"{item!r} must be QUEUE=NUMBER, with a whole number, 1 or more")
+        thresholds[queue] = int(number)
+    return thresholds
 
 
 @lru_cache(maxsize=1)

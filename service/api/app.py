@@ -3,16 +3,24 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import health, jobs, sends
+from service.api import actors, batches, health, jobs, metrics, schedules, sends, task_queue
 from service.api.body_limit import BodyLimit
+from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
 from service.api.lines import Lines
+from service.api.metrics import Measured, Requests
 from service.api.problems import add_problem_handlers
+from service.api.routes import ROUTES, Page
+from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
 from service.broker import RedisBroker
+from service.schedules.book import ScheduleBook
+from service.schedules.code_table import load_table
 from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
+from service.tasks.queue import TaskQueue
+from service.tasks.store import TaskStore
 
 
 def create_app() -> FastAPI:
@@ -25,11 +33,24 @@ def create_app() -> FastAPI:
     engine = engine_for(settings.require_database_url())
     from service.actors import broker
 
-    return build_app(broker, History(engine, broker), settings.api_max_body_bytes)
+    book = ScheduleBook(broker, load_table(settings.schedules), engine)
+    return build_app(broker, History(engine, broker), settings.api_max_body_bytes, book=book)
 
 
-def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_BODY_BYTES) -> FastAPI:
-    """Build the application on a broker, whose actors are the types of jobs, and a history."""
+def build_app(
+    broker: RedisBroker,
+    history: History,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    *,
+    book: ScheduleBook | None = None,
+    authenticate: Authentication = anybody,
+    public: frozenset[Page] = frozenset(),
+) -> FastAPI:
+    """Build the application on a broker, whose actors are the types of jobs, and a history.
+
+    book: its schedules. Left out, there are none, and none can be stored.
+    authenticate: who a request comes from. Left out, everybody may do everything, as a test wants it.
+    """
     app = FastAPI(
         title="Callboard",
         version=__version__,
@@ -39,11 +60,23 @@ def build_app(broker: RedisBroker, history: History, max_body_bytes: int = MAX_B
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
+    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
     app.state.lines = Lines.make()
+    app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
+    app.state.requests = Requests()
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
     app.include_router(sends.router)
+    app.include_router(batches.router)
     app.include_router(jobs.router)
+    app.include_router(actors.router)
+    app.include_router(task_queue.router)
     app.include_router(health.router)
+    app.include_router(schedules.router)
+    app.include_router(metrics.router)
+    check_all_routes_have_rules(app, ROUTES)
+    # The last is the outermost: what does not pass the gate is not read, and counted all the same.
+    app.add_middleware(Gate, table=ROUTES, authenticate=authenticate, public=public)
+    app.add_middleware(Measured, requests=app.state.requests)
     return app

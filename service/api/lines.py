@@ -46,6 +46,7 @@ class Lines:
     checks: Line
     sends: Line
     reads: Line
+    tasks: Line
 
     @classmethod
     def make(cls) -> "Lines":
@@ -54,4 +55,5 @@ class Lines:
             checks=Line(4, ServiceBusy),
             sends=Line(20, lambda reason: BrokerUnavailable(reason, may_be_stored=False)),
             reads=Line(12, HistoryUnavailable),
+            tasks=Line(3, HistoryUnavailable),
         )

@@ -12,12 +12,18 @@ from starlette.exceptions import HTTPException
 
 from service.errors import (
     PROBLEMS_LISTED,
+    BatchUnfinished,
     BrokerUnavailable,
     CallboardError,
     InvalidRequest,
     JobExists,
+    MissingScope,
+    NotAuthenticated,
     PayloadError,
+    TaskRunning,
+    TooManyRequests,
     UnknownJobType,
+    UnknownTaskType,
     shorten,
 )
 
@@ -44,13 +50,14 @@ def problem(status: int, code: str, detail: str, headers: dict[str, str] | None 
 
 def add_problem_handlers(app: FastAPI) -> None:
     """Let every error of an application be answered as a problem."""
-    app.add_exception_handler(CallboardError, _callboard_error)
+    app.add_exception_handler(CallboardError, answer_of)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected_error)
 
 
-async def _callboard_error(request: Request, error: Exception) -> Problem:
+async def answer_of(request: Request, error: Exception) -> Problem:
+    """Answer an error of ours."""
     assert isinstance(error, CallboardError)
     if error.status == 500:
         # Of another process's trade, and not told to strangers.
@@ -62,14 +69,22 @@ async def _callboard_error(request: Request, error: Exception) -> Problem:
         members = _listed([(f"payload.{path}" if path else "payload", message) for path, message in error.problems])
     if isinstance(error, InvalidRequest):
         members = _listed(error.problems)
-    if isinstance(error, UnknownJobType):
+    if isinstance(error, UnknownJobType | UnknownTaskType):
         members["known_types"] = error.known
-    if isinstance(error, JobExists):
+    if isinstance(error, JobExists | TaskRunning):
         members["job_id"] = error.job_id
     if isinstance(error, BrokerUnavailable):
         members["may_be_stored"] = error.may_be_stored
+    if isinstance(error, BatchUnfinished):
+        members |= {"stored": error.stored, "uncertain": error.uncertain}
+    if isinstance(error, MissingScope):
+        members["scope"] = error.scope
+    if isinstance(error, NotAuthenticated):
+        headers = {"WWW-Authenticate": 'Bearer realm="callboard"'}
     if error.retryable and error.status != 503:
         headers = {"Retry-After": "1"}
+    if isinstance(error, TooManyRequests):
+        headers = {"Retry-After": str(error.retry_after_seconds)}
     if error.status == 503:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
     return problem(error.status, error.code, str(error), headers, **members)
@@ -78,7 +93,7 @@ async def _callboard_error(request: Request, error: Exception) -> Problem:
 async def _invalid_request(request: Request, error: Exception) -> Problem:
     assert isinstance(error, RequestValidationError)
     problems = [(".".join(str(part) for part in item["loc"]), str(item["msg"])) for item in error.errors()]
-    return await _callboard_error(request, InvalidRequest(problems))
+    return await answer_of(request, InvalidRequest(problems))
 
 
 async def _unexpected_error(request: Request, error: Exception) -> Problem:

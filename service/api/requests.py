@@ -78,7 +78,7 @@ class JobRequest(BaseModel):
 
 def read_send(broker: RedisBroker, content_type: str, body: bytes) -> Send:
     """Return what a request asks to send. Raises InvalidRequest, UnknownJobType or PayloadError."""
-    return send_for(broker, _job_of(read_object(content_type, body)))
+    return send_for(broker, job_of(read_object(content_type, body)))
 
 
 def send_for(broker: RedisBroker, request: JobRequest) -> Send:
@@ -104,7 +104,11 @@ def read_object(content_type: str, body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", document)
 
 
-def _job_of(fields: dict[str, Any]) -> JobRequest:
+def job_of(fields: object) -> JobRequest:
+    """Read one job's request. Raises InvalidRequest."""
+    if not isinstance(fields, dict):
+        raise InvalidRequest([("body", "must be a JSON object")])
+    fields = cast("dict[str, Any]", fields)
     # Here and not by the model, which takes long over many.
     if unknown := [(name, "Extra inputs are not permitted") for name in fields if name not in JobRequest.model_fields]:
         raise InvalidRequest(unknown)

@@ -12,6 +12,9 @@ from service.errors import DeclarationError
 from service.queues import policy_of
 from service.settings import Settings
 
+#: Begins the names of actors that are part of the service: nobody sends them by name.
+OWN_ACTORS = "callboard."
+
 
 class ActorNames(Process):
     """Declares queues, actors and their aliases."""
@@ -35,8 +38,9 @@ class ActorNames(Process):
 
     @property
     def known_types(self) -> list[str]:
-        """The names and aliases of all actors, in order."""
-        return sorted([*cast("dict[str, Any]", self.actors), *self.aliases])
+        """The names and aliases of all actors but our own, in order."""
+        names = [*cast("dict[str, Any]", self.actors), *self.aliases]
+        return sorted(name for name in names if not name.startswith(OWN_ACTORS))
 
     def declare_alias(self, alias: str, actor: Actor[..., Any]) -> None:
         """Let an actor answer to a further name. Raises DeclarationError where the name is taken."""

@@ -5,6 +5,7 @@ middleware trust a message: a wrong type in an option would end a worker's threa
 there.
 """
 
+from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -67,6 +68,17 @@ def format_of(fields: dict[str, Any]) -> int:
 def payload_version_of(options: dict[str, Any]) -> int:
     """Return the version that a message's payload has: 1 where it says nothing."""
     return options.get("payload_version") or 1
+
+
+def scheduled_by(options: dict[str, Any]) -> tuple[str, datetime] | None:
+    """Return the schedule that has sent a message, and the due time. Options of these names may be anybody's."""
+    name, due = options.get("schedule"), options.get("scheduled_for")
+    if not isinstance(name, str) or not isinstance(due, str):
+        return None
+    try:
+        return name, datetime.fromisoformat(due)
+    except ValueError:
+        return None
 
 
 def check_place(message: Message[Any], queue: str, entry: str) -> None:

@@ -40,7 +40,7 @@ class WorkerLife(Middleware):
         return {"settle_at_once"}
 
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
-        _refuse_unknown_queues(worker.consumer_whitelist or ())
+        _refuse_queues(worker.consumer_whitelist or (), self._broker.queues)
         self._check_server()
         worker.work_queue = self.work_queue = WorkQueue()  # before its threads take it
         self._broker.draining = False
@@ -102,9 +102,13 @@ class WorkerLife(Middleware):
         self._broker.release([each for each in running if (each.lease.entry, each.lease.token) in held])
 
 
-def _refuse_unknown_queues(names: Iterable[str]) -> None:
+def _refuse_queues(names: Iterable[str], declared: Iterable[str]) -> None:
     if unknown := sorted(set(names) - QUEUES.keys()):
         _end(f"Unknown queue {', '.join(unknown)}; known queues: {', '.join(QUEUES)}")
+    for name in set(names) - set(declared):
+        if QUEUES[name].needs_database:
+            # It would wait for ever, and look ready.
+            _end(f"The queue {name} can't be served here: it needs DATABASE_URL, and pip install 'callboard[api]'")
 
 
 def _stop_once() -> None:

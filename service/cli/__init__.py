@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from service.cli import api, dead_letters, down, migrate, projector, scheduler, worker
+from service.cli import api, dead_letters, down, migrate, projector, scheduler, schedules, worker
 from service.cli.up import command as up
 from service.errors import CallboardError, DeclarationError, SettingsError
 
@@ -23,6 +23,7 @@ EXTRA_OF = {
     "uvicorn": "api",
     "apscheduler": "worker",
     "jinja2": "worker",
+    "sentry_sdk": "worker",
 }
 
 
@@ -42,6 +43,7 @@ COMMANDS = (
     Command("api", api, "serve the HTTP API"),
     Command("projector", projector, "write the history of jobs to the database"),
     Command("scheduler", scheduler, "send the jobs that are due by schedule"),
+    Command("schedules", schedules, "list, pause, resume and run schedules"),
     Command("dead-letters", dead_letters, "list, show, replay and delete jobs that are dead"),
     Command("migrate", migrate, "bring the database's tables up to date"),
 )

@@ -17,7 +17,14 @@ def run(_arguments: argparse.Namespace) -> int:
     settings = get_settings()
     configure_logs(settings)
 
+    from service.broker import broker
+    from service.state.database import engine_for
     from service.state.projector import run_projector
+    from service.tasks.reconciler import TaskReconciler
 
+    settings.require_redis_url()
+    tasks = TaskReconciler(broker, engine_for(settings.require_database_url()))
+    tasks.start()
     run_projector(settings, stop)
+    tasks.stop()
     return 0

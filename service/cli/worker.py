@@ -32,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     # A wrong setting does not mend itself.
     supervisor = Supervisor(final=[os.EX_CONFIG])
     try:
-        for program in programs(arguments.queues, arguments.processes, arguments.threads):
+        names = arguments.queues or settings.served_queues
+        for program in programs(names, arguments.processes, arguments.threads):
             supervisor.start(program)
         while not stop.wait(0.1):
             supervisor.tick()

@@ -19,6 +19,7 @@ from service.middleware.payload_options import PayloadOptions
 from service.middleware.probe import WorkerProbe
 from service.middleware.retries import Retries
 from service.middleware.shutdown_notices import ShutdownNotices
+from service.middleware.task_outcomes import TaskOutcomes
 from service.middleware.time_limit import TimeLimit
 from service.middleware.unique import UniqueJobs
 
@@ -39,6 +40,7 @@ def chain() -> list[Middleware]:
         ShutdownNotices(),  # interrupts the job, where its actor asks for that
         OwnCallbacks(),  # after success or death, sends what the author named
         NextSteps(),  # after success, sends the next step with the result
+        TaskOutcomes(),  # after success or death, says so of an agent's task
         Deaths(),  # called by the broker for each dead letter, so its place is of no matter
         EventLoop(),  # the event loop of `async def` actors, one for a process
         Retries(),  # last, so that its verdict is the first on the way up

@@ -5,6 +5,7 @@ import logging
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from dramatiq.broker import Broker, MessageProxy
@@ -13,7 +14,7 @@ from dramatiq.middleware import Middleware
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery, Lease
 from service.broker.lost import LeaseLost
-from service.broker.message_checks import INHERITED, payload_version_of
+from service.broker.message_checks import INHERITED, payload_version_of, scheduled_by
 from service.broker.outgoing import FollowUps
 from service.errors import NoteError
 
@@ -40,6 +41,8 @@ class JobContext:
     awaits_call: bool = True
     #: What the worker has in its hands, until it calls the actor's function.
     delivery: Delivery | None = None
+    #: Of a schedule's job: the schedule's name, and the due time that it is for.
+    scheduled_by: tuple[str, datetime] | None = None
     #: The version that the message's payload has.
     payload_version: int = 1
     follow_ups: FollowUps = field(default_factory=FollowUps)
@@ -60,6 +63,16 @@ class JobContext:
     def tenant(self) -> str | None:
         """For whom the job works: the option `tenant` of its send, or of that of the job that sent it."""
         return self.inherited.get("tenant")
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that has sent the job."""
+        return self.scheduled_by[0] if self.scheduled_by else None
+
+    @property
+    def scheduled_for(self) -> datetime | None:
+        """The due time that a schedule's job is for, in UTC, whenever it runs."""
+        return self.scheduled_by[1] if self.scheduled_by else None
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far the job is, for all who look. Costs the job nothing: the newest is sent soon, others are not."""
@@ -143,6 +156,7 @@ class CurrentJob(Middleware):
         if options := message.options:
             context.inherited = {name: options[name] for name in INHERITED if options.get(name)}
             context.payload_version = payload_version_of(options)
+            context.scheduled_by = scheduled_by(options)
         set_current_job(context)
 
     def after_process_message(

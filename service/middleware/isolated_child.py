@@ -16,7 +16,7 @@ from dramatiq.errors import ActorNotFound
 from dramatiq.middleware import AsyncIO
 
 from service.broker import broker
-from service.broker.message_checks import payload_version_of
+from service.broker.message_checks import payload_version_of, scheduled_by
 from service.broker.messages import decode_message
 from service.middleware.answers import pack_error, pack_result
 from service.middleware.context import JobContext, set_current_job
@@ -130,6 +130,7 @@ def _prepared(data: bytes, limits: _Limits) -> Callable[[], bytes]:
             request.inherited,
         )
         context.payload_version = payload_version_of(message.options)
+        context.scheduled_by = scheduled_by(message.options)
         set_current_job(context)
         try:
             with limits.soft.within(request.soft_limit_seconds), limits.memory.within(request.memory_limit_mb):

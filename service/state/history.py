@@ -26,6 +26,11 @@ class History:
         self._postgresql = Pause(HistoryUnavailable)
         self._redis = Pause(lambda reason: BrokerUnavailable(reason, may_be_stored=False))
 
+    @property
+    def engine(self) -> Engine:
+        """The database that it asks."""
+        return self._engine
+
     def find(self, job_id: UUID) -> Snapshot | None:
         """Return a job as it is now, or None where nobody knows it.
 

@@ -32,7 +32,8 @@ class Pause:
         try:
             yield
         except CallboardError as error:
-            failure = str(error) if monotonic() - started > SLOW_SECONDS else None
+            # A refusal, however long it took, is the answer of a server that works.
+            failure = str(error) if error.status == 503 and monotonic() - started > SLOW_SECONDS else None
             raise
         finally:
             with self._lock:

@@ -7,7 +7,7 @@ from fault_jobs import note
 
 from service.broker import broker
 from service.job import current_job
-from service.schedules.schedule import Every, Schedule
+from service.schedules import Every, Schedule
 
 
 @dramatiq.actor(broker=broker, actor_name="outage.fail_once", queue_name="default", min_backoff=50, max_backoff=100)

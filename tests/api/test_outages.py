@@ -192,3 +192,30 @@ def test_probes_that_come_together_share_one_check(api: Api, own_redis: RedisSer
         assert slowest(answers) < REDIS_TIMEOUT_SECONDS + 1.5
     finally:
         own_redis.thaw()
+
+
+def test_a_batch_that_redis_takes_in_part_says_which_jobs_are_stored(
+    api: Api, broker: RedisBroker, own_redis: RedisServer
+) -> None:
+    batch = {"jobs": [{"type": "count.up", "payload": {"n": number}} for number in range(10_000)]}
+    assert api.ask("POST", "/jobs/batch", json=batch).status == 202  # so that all that it needs is there
+    used = own_redis.client().info("memory")["used_memory"]
+    own_redis.client().config_set("maxmemory", used + 1_500_000)
+    before = broker.wire.backlog("default")
+    answer = api.ask("POST", "/jobs/batch", json=batch)
+    own_redis.client().config_set("maxmemory", 0)
+    assert (answer.status, answer.content_type) == (503, PROBLEM)
+    assert answer.body["type"] == "urn:callboard:problem:batch-unfinished"
+    stored = answer.body["stored"]
+    assert 0 < len(stored) < 10_000
+    assert len(set(stored)) == len(stored) == broker.wire.backlog("default") - before
+    assert api.get(f"/jobs/{stored[-1]}").status == 200
+    assert not answer.body["uncertain"]
+
+
+def test_a_batch_for_a_server_that_is_away_stores_nothing(api: Api, own_redis: RedisServer) -> None:
+    own_redis.kill()
+    answer = api.ask("POST", "/jobs/batch", json={"jobs": [{"type": "count.up", "payload": {"n": 1}}] * 3})
+    assert answer.status == 503
+    assert answer.body["type"] == "urn:callboard:problem:broker-unavailable"
+    assert answer.body["may_be_stored"] is False

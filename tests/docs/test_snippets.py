@@ -61,3 +61,18 @@ def test_what_is_personal_is_masked():
 
 def test_the_examples_of_the_payload_guide_do_what_it_says(tmp_path: Path) -> None:
     assert "3 passed" in run_tests(tmp_path, "\n\n".join([*snippets_of("payloads.md"), CHECKS]))
+
+
+TASKS = """
+from service.broker import broker
+from service.tasks.types import known_types
+
+
+def test_it_carries_tasks_out():
+    assert known_types(broker) == ["look-up", "research", "research.run"]
+    assert research(task_id="1", task_type="look-up", description="x") == {"answer": "look-up: x"}
+"""
+
+
+def test_the_example_of_the_guide_of_tasks_carries_tasks_out(tmp_path: Path) -> None:
+    assert "1 passed" in run_tests(tmp_path, "\n\n".join([*snippets_of("task-queue.md"), TASKS]))

@@ -15,6 +15,7 @@ PROMISED = {
     "reports": (5, False, 3000, 3600),
     "media": (5, False, None, 300),
     "ai": (2, False, None, 300),
+    "task-outcomes": (4, True, None, 300),
 }
 
 
