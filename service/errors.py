@@ -17,6 +17,7 @@
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── BatchUnfinished          some jobs of a batch are stored, and others are not
+    │   └── QueueFull            too much that has happened is not in PostgreSQL yet
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
     ├── ServiceBusy              more requests than this process can take
@@ -211,6 +212,18 @@ class BatchUnfinished(CallboardError):
         #: Ids of the jobs that are stored, and of those that may be.
         self.stored = stored
         self.uncertain = uncertain
+
+
+class QueueFull(BrokerUnavailable):
+    """A send is refused: what has happened on its queue waits for PostgreSQL, and fills what Redis may keep of it.
+
+    Nothing was stored. The send succeeds when the projector has stored enough.
+    """
+
+    code = "full"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, may_be_stored=False)
 
 
 class TooManyFollowUps(CallboardError):

@@ -112,8 +112,8 @@ class Job(Actor[P, R]):
     def _message(self, payload: dict[str, Any], options: dict[str, Any]) -> Message[R]:
         if self.versions:
             options = {**options, "payload_version": self.versions.current}
-        if (context := current_job_or_none()) and context.inherited:
-            options = {**context.inherited, **options}
+        if context := current_job_or_none():
+            options = {**context.inherited, "parent_id": context.job_id, **options}
         for name in INHERITED & options.keys():
             if not isinstance(options[name], str) or len(options[name]) > MOST_CHARACTERS:
                 raise WrongOptions(f"{self.actor_name}: {name} must be text of up to {MOST_CHARACTERS} characters")

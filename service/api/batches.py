@@ -8,6 +8,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 
+from service.access.scopes import Caller
+from service.api.caller import caller_of
 from service.api.direct_route import DirectRoute
 from service.api.group_sends import Send
 from service.api.lines import Lines
@@ -78,11 +80,12 @@ async def send_batch(request: Request) -> JSONResponse:
     if "idempotency-key" in request.headers:
         raise InvalidRequest([("Idempotency-Key", "is for a single job: give the jobs of a batch keys of their actor")])
     body = await request.body()
-    sends = await lines.checks.run(_read, state.broker, request.headers.get("content-type", ""), body)
+    content_type = request.headers.get("content-type", "")
+    sends = await lines.checks.run(_read, state.broker, content_type, body, caller_of(request))
     return JSONResponse(await lines.sends.run(_send, state.sender, sends), status_code=202)
 
 
-def _read(broker: RedisBroker, content_type: str, body: bytes) -> list[Send]:
+def _read(broker: RedisBroker, content_type: str, body: bytes, caller: Caller) -> list[Send]:
     fields = read_object(content_type, body)
     if unknown := [(name, "Extra inputs are not permitted") for name in fields if name != "jobs"]:
         raise InvalidRequest(unknown)
@@ -93,7 +96,7 @@ def _read(broker: RedisBroker, content_type: str, body: bytes) -> list[Send]:
     problems: list[tuple[str, str]] = []
     for number, job in enumerate(cast("list[object]", jobs)):
         try:
-            sends.append(send_for(broker, job_of(job)))
+            sends.append(send_for(broker, job_of(job), caller))
         except CallboardError as error:
             problems += [(f"jobs.{number}.{field}", text) for field, text in _problems_of(error)]
             if len(problems) > PROBLEMS_LISTED:

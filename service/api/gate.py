@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from service.access.scopes import ANYBODY, Caller
 from service.api.problems import answer_of, problem
 from service.api.routes import Page, Rule
-from service.api.rules import Rules
+from service.api.rules import READING, Rules
 from service.errors import CallboardError, MissingScope, NotForTenants
 
 
@@ -61,7 +61,9 @@ class Gate:
         except CallboardError as error:
             await (await answer_of(Request(scope), error))(scope, receive, send)
             return
-        scope.setdefault("state", {})["caller"] = caller
+        state = scope.setdefault("state", {})
+        state["caller"] = caller
+        state["is_act"] = scope["method"] not in READING and any(rule.is_audited for rule in rules)
         await self._app(scope, receive, send)
 
     async def _admit(self, scope: Scope, rules: tuple[Rule, ...]) -> Caller:

@@ -5,6 +5,7 @@ a record whose request never ended sends the same id again, which Redis stores o
 point makes neither two jobs nor none.
 """
 
+import contextlib
 import hashlib
 import json
 import time
@@ -15,15 +16,15 @@ from uuid import UUID
 import redis
 
 from service.api.group_sends import Send
+from service.api.idempotency_key import IdempotencyKey
 from service.broker import RedisBroker
 from service.broker.messages import copy_message
 from service.broker.unique_keys import Met
-from service.errors import IdempotencyKeyInFlight, IdempotencyKeyReused, InvalidRequest
+from service.errors import BrokerUnavailable, CallboardError, IdempotencyKeyInFlight, IdempotencyKeyReused
 
 KEPT_SECONDS = 24 * 3600
 #: A request takes no longer: what is still open after that was cut off.
 OPEN_SECONDS = 10
-MOST_CHARACTERS = 255
 
 
 class _Record(NamedTuple):
@@ -48,15 +49,12 @@ class IdempotentSends:
         self._broker = broker
         self._send = send
 
-    def send(self, key: str, send: Send) -> tuple[UUID, bool]:
+    def send(self, key: IdempotencyKey, send: Send) -> tuple[UUID, bool]:
         """Send a message for a key. Returns the job's id, and whether it is that of an earlier request.
 
-        Raises InvalidRequest for a key that is none, IdempotencyKeyReused where it came with another request,
-        IdempotencyKeyInFlight where that one has not ended, and BrokerUnavailable.
+        Raises IdempotencyKeyReused where it came with another request, IdempotencyKeyInFlight where that one has not
+        ended, and BrokerUnavailable.
         """
-        if not (0 < len(key) <= MOST_CHARACTERS and key.isascii() and key.isprintable()):
-            allowed = f"must be 1 to {MOST_CHARACTERS} printable ASCII characters"
-            raise InvalidRequest([("Idempotency-Key", allowed)])
         message = send.message
         mine = _Record("open", int(time.time() * 1000), _hash_of(send), message.message_id)
         name = self._name(key)
@@ -70,20 +68,43 @@ class IdempotentSends:
             if 0 <= mine.at_ms - first.at_ms < OPEN_SECONDS * 1000:
                 raise IdempotencyKeyInFlight("The first request with this Idempotency-Key has not ended yet")
             message = copy_message(message, message_id=first.job_id)
-        met = self._send(send._replace(message=message))
+        try:
+            met = self._send(send._replace(message=message))
+        except Exception as error:
+            self._let_go(name, mine._replace(job_id=message.message_id), error)
+            raise
         job_id = met.job_id if met and met.how == "rescheduled" else message.message_id
         done = mine._replace(state="done", job_id=job_id)
         self._ask(lambda: self._broker.client.set(name, done.packed(), ex=KEPT_SECONDS))
         return UUID(job_id), found is not None
 
-    def _name(self, key: str) -> str:
-        return f"{{{self._broker.namespace}:api}}:idempotency:{hashlib.sha256(key.encode()).hexdigest()}"
+    def _let_go(self, name: str, mine: _Record, error: Exception) -> None:
+        """Let a repetition go on at once, after a request that is about to be refused or to fail.
+
+        Where the job may be stored it has to send the same id, and the record says so, as one that was cut off long
+        ago. Where Redis can't be asked the record stays, and does not count for more than OPEN_SECONDS.
+        """
+        # Whoever has taken the key over meanwhile sends the same id, so that nothing is lost to them.
+        may_be_stored = error.may_be_stored if isinstance(error, BrokerUnavailable) else not _is_refusal(error)
+        with contextlib.suppress(redis.RedisError):
+            if may_be_stored:
+                self._broker.client.set(name, mine._replace(at_ms=0).packed(), ex=KEPT_SECONDS)
+            else:
+                self._broker.client.delete(name)
+
+    def _name(self, key: IdempotencyKey) -> str:
+        return f"{{{self._broker.namespace}:api}}:idempotency:{hashlib.sha256(key.scoped.encode()).hexdigest()}"
 
     def _ask(self, command: Callable[[], Any]) -> Any:
         try:
             return command()
         except redis.RedisError as error:
             raise self._broker.unavailable(error) from error
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether an error is an answer, given before anything was stored."""
+    return isinstance(error, CallboardError) and error.status < 500
 
 
 def _hash_of(send: Send) -> str:

@@ -7,6 +7,8 @@ from uuid import UUID
 from fastapi import APIRouter, HTTPException, Request
 from pydantic import BaseModel, Field
 
+from service.access.scopes import Caller
+from service.api.caller import caller_of
 from service.api.lines import Lines
 from service.errors import shorten
 from service.state.history import History
@@ -57,16 +59,17 @@ async def get_job(request: Request, job_id: str) -> JobView:
     """Read a job as it is now."""
     history: History = request.app.state.history
     lines: Lines = request.app.state.lines
-    found = await lines.reads.run(_find, history, UUID(job_id)) if _is_job_id(job_id) else None
+    caller = caller_of(request)
+    found = await lines.reads.run(_find, history, UUID(job_id), caller) if _is_job_id(job_id) else None
     if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
     return found
 
 
-def _find(history: History, job_id: UUID) -> JobView | None:
+def _find(history: History, job_id: UUID, caller: Caller) -> JobView | None:
     snapshot = history.find(job_id)
-    if snapshot is None:
-        return None
+    if snapshot is None or not caller.may_see(snapshot.tenant):
+        return None  # another tenant's is not there, as one that nobody has sent
     view = _view(snapshot)
     if snapshot.state is State.RUNNING and (progress := history.progress_of(snapshot)):
         view.progress = Progress.model_validate(progress)

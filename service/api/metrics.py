@@ -27,7 +27,7 @@ async def metrics(request: Request) -> Response:
     health: Health = request.app.state.health
     requests: Requests = request.app.state.requests
     counted, _ = await health.depths.result()
-    body = generate_latest(requests.registry) + generate_latest(_Families(_queues(counted)))
+    body = generate_latest(requests.registry) + generate_latest(_Families(queue_families(counted)))
     return Response(body, media_type=CONTENT_TYPE_LATEST)
 
 
@@ -87,7 +87,8 @@ class Measured:
             self._requests.note(scope["method"], route, status, time.perf_counter() - started)
 
 
-def _queues(counted: Mapping[str, QueueDepth] | None) -> Iterator[Metric]:
+def queue_families(counted: Mapping[str, QueueDepth] | None) -> Iterator[Metric]:
+    """Return what the queues have, or only that Redis could not be asked."""
     up = GaugeMetricFamily("callboard_redis_up", "Whether Redis has told the depths of the queues.")
     up.add_metric([], 0 if counted is None else 1)
     yield up

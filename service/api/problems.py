@@ -52,7 +52,7 @@ def add_problem_handlers(app: FastAPI) -> None:
     """Let every error of an application be answered as a problem."""
     app.add_exception_handler(CallboardError, answer_of)
     app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, _unexpected_error)
 
 
@@ -107,7 +107,8 @@ def _listed(problems: list[tuple[str, str]]) -> dict[str, Any]:
     return {"errors": errors, **({"errors_left_out": left_out} if left_out else {})}
 
 
-async def _http_error(request: Request, error: Exception) -> Problem:
+async def http_error(request: Request, error: Exception) -> Problem:
+    """Answer an error of Starlette's."""
     assert isinstance(error, HTTPException)
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
     return problem(error.status_code, code, str(error.detail), dict(error.headers or {}))

@@ -8,7 +8,9 @@ from dramatiq.errors import ActorNotFound
 from dramatiq.message import Message
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from service.access.scopes import Caller
 from service.api.group_sends import Send
+from service.api.tenants import for_tenant, tenant_of
 from service.broker import RedisBroker
 from service.errors import InvalidRequest, PayloadError, UnknownJobType
 from service.job import Job
@@ -53,6 +55,10 @@ class JobRequest(BaseModel):
         AwareDatetime | None, Field(description="When it may start, with a time zone. What is past is at once.")
     ] = None
 
+    tenant: Annotated[
+        str | None, Field(description="For whom the job works. A key of a tenant sends for its own, and leaves it out.")
+    ] = None
+
     @model_validator(mode="after")
     def _one_time(self) -> "JobRequest":
         if self.delay_seconds is not None and self.run_at is not None:
@@ -76,15 +82,21 @@ class JobRequest(BaseModel):
         return {} if self.priority is None else {"priority": self.priority}
 
 
-def read_send(broker: RedisBroker, content_type: str, body: bytes) -> Send:
+def read_send(broker: RedisBroker, content_type: str, body: bytes, caller: Caller) -> Send:
     """Return what a request asks to send. Raises InvalidRequest, UnknownJobType or PayloadError."""
-    return send_for(broker, job_of(read_object(content_type, body)))
+    return send_for(broker, job_of(read_object(content_type, body)), caller)
 
 
-def send_for(broker: RedisBroker, request: JobRequest) -> Send:
-    """Return what a job's request asks to send. Raises UnknownJobType or PayloadError."""
+def send_for(broker: RedisBroker, request: JobRequest, caller: Caller) -> Send:
+    """Return what a job's request asks to send, for the caller's tenant. Raises UnknownJobType or PayloadError."""
+    tenant = tenant_of(request.tenant, caller)
+    message = _message_for(broker, request)
+    if tenant is not None:
+        message = for_tenant(message, tenant)
     asked = (request.priority, request.delay_seconds, request.run_at)
-    return Send(_message_for(broker, request), request.delay_ms(), asked if any(asked) else ())
+    if request.tenant is not None:
+        asked = (*asked, request.tenant)
+    return Send(message, request.delay_ms(), asked if any(asked) else ())
 
 
 def read_object(content_type: str, body: bytes) -> dict[str, Any]:

@@ -45,10 +45,11 @@ DOCS = Rule(Scope.READ, Page.DOCS, for_tenants=True)
 #: By method and path template, as the router has it. HEAD is asked for as GET.
 ROUTES: dict[tuple[str, str], Rule] = {
     ("POST", "/jobs"): TENANTS_SUBMIT,
-    ("POST", "/jobs/batch"): SUBMIT,
+    ("POST", "/jobs/batch"): TENANTS_SUBMIT,
     ("GET", "/jobs/{job_id}"): TENANTS_READ,
     ("GET", "/actors"): TENANTS_READ,
     ("GET", "/actors/{name}"): TENANTS_READ,
+    ("GET", "/audit"): ADMIN,
     ("POST", "/api/task-queue"): SUBMIT,
     ("GET", "/api/task-queue"): READ,
     ("GET", "/api/task-queue/{task_id}"): READ,

@@ -8,6 +8,7 @@ from dramatiq.message import Message
 
 from service.api.group_sends import GroupSends, Send
 from service.api.idempotency import KEPT_SECONDS, IdempotentSends
+from service.api.idempotency_key import IdempotencyKey
 from service.broker import RedisBroker
 from service.broker.unique_keys import Met
 from service.errors import BrokerUnavailable, PayloadError
@@ -30,7 +31,7 @@ class Sender:
         """
         return await self._groups.send(send)
 
-    def send_for_key(self, send: Send, key: str) -> tuple[UUID, bool]:
+    def send_for_key(self, send: Send, key: IdempotencyKey) -> tuple[UUID, bool]:
         """Store a message unless the key's first request has. Returns the job's id, and whether it is that one's.
 
         Raises BrokerUnavailable, and what IdempotentSends raises.

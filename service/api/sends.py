@@ -9,7 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 
+from service.api.caller import caller_of
 from service.api.direct_route import DirectRoute
+from service.api.idempotency_key import key_of
 from service.api.lines import Lines
 from service.api.requests import JobRequest, read_send
 from service.api.sending import Sender
@@ -56,17 +58,17 @@ async def send_job(request: Request) -> JSONResponse:
     lines: Lines = state.lines
     sender: Sender = state.sender
     body = await request.body()
-    content_type = request.headers.get("content-type", "")
+    content_type, caller = request.headers.get("content-type", ""), caller_of(request)
+    key = key_of(request, "POST /jobs", caller)
     if len(body) > LARGE_BYTES:
-        send = await lines.checks.run(read_send, state.broker, content_type, body)
+        send = await lines.checks.run(read_send, state.broker, content_type, body, caller)
     else:
-        send = read_send(state.broker, content_type, body)
-    idempotency_key = request.headers.get("idempotency-key")
-    if idempotency_key is None:
+        send = read_send(state.broker, content_type, body, caller)
+    if key is None:
         met = await sender.send(send)
         job_id = met.job_id if met and met.how == "rescheduled" else send.message.message_id
         return _accepted(job_id, met=met)
-    job_id, is_replayed = await lines.sends.run(sender.send_for_key, send, idempotency_key)
+    job_id, is_replayed = await lines.sends.run(sender.send_for_key, send, key)
     return _accepted(str(job_id), {"Idempotency-Replayed": "true"} if is_replayed else NO_HEADERS)
 
 

@@ -3,15 +3,16 @@
 An entry has the fields `kind`, `at` (ms, the server's time), for started `worker`, and then one field for each job: its
 entry in the queue, with
 
-    sent      DELAY_MS CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR, with - for no delay
-    started   - CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR
+    sent      DELAY_MS CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR\\tKEY\\tPRIORITY\\nMESSAGE, with - for no delay, KEY
+              empty for none, and MESSAGE as Dramatiq encodes it. The release before wrote nothing after KEY, nor a tab
+              before an empty one; it reads no further than to the first tab
+    started   - CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR[\\tKEY]
     waiting   as started: it has met the holder of its idempotency key
     replayed  as sent: the job was dead, and has a new life
     settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text); reason of a
-              dead one; skipped, "true" for a duplicate
-    progress, log   JSON: see note.lua. They change no state.
-
-After ACTOR there may be a tab and an idempotency key.
+              dead one; skipped, "true" for a duplicate; delay_ms where the job waits for a time; tenant, if it has one;
+              run_at (ms) and priority where an operator has changed them
+    progress, log   CREATED_MS ATTEMPT JSON: see note.lua. They change no state. The release before wrote JSON alone
 
 The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
 """
@@ -20,10 +21,14 @@ import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 
+from pydantic_core import from_json
+
 from service.broker.delivery import Lease
 
 NOTES = {"progress", "log"}
 HEAD_FIELDS = {"kind", "at", "worker"}
+#: Options of a message that say where it comes from.
+ORIGIN = ("tenant", "parent_id")
 
 #: The sequence of what Redis says now: newer than any event that was stored before it was asked.
 NEWEST = 2**63 - 1
@@ -57,8 +62,38 @@ def read(entry_id: str, fields: Mapping[str, str], queue: str) -> Iterator[dict[
         return
     for entry, value in fields.items():
         if entry not in HEAD_FIELDS:
-            known = json.loads(value) if kind == "settled" else _from_words(kind, value, at)
-            yield _event(entry, sequence_of(entry_id), queue, at, known)
+            yield _event(entry, sequence_of(entry_id), queue, at, known_of(kind, value.encode(), at)[0])
+
+
+def known_of(kind: str, value: bytes, at: str) -> tuple[dict[str, str], bytes | None]:
+    """Return what an event says of its job, and the job's message where the event has it. Raises ValueError."""
+    if kind == "settled":
+        try:
+            return from_json(value), None
+        except ValueError:
+            return json.loads(value), None  # what that parser is too strict for, such as half of a surrogate pair
+    head, line_break, message = value.partition(b"\n")
+    words, _, more = head.decode(errors="replace").partition("\t")
+    delay, created, attempt, _, actor = words.split(" ", 4)
+    key, _, priority = more.partition("\t")
+    known = {"created_at": created, "attempt": attempt, "type": actor}
+    if key:
+        known["key"] = key
+    if kind == "started":
+        return {**known, "state": "running", "started_at": at}, None
+    if kind == "waiting":
+        return {**known, "state": "waiting", "attempt": str(int(attempt) - 1)}, None
+    known["attempt"] = "0"
+    if priority:
+        known["priority"] = priority
+    if kind == "replayed":
+        known["replayed"] = "1"
+    if delay == "-":
+        known["state"] = "pending"
+    else:
+        known["state"] = "scheduled"
+        known["delay_ms"] = delay
+    return known, message if line_break else None
 
 
 def live(
@@ -71,18 +106,36 @@ def live(
     if message is None:
         return None
     try:
-        header = message.partition(b"\n")[0].partition(b"\t")[0]
-        _, created, attempt, _, actor = header.decode(errors="replace").split(" ", 4)
+        header, _, body = message.partition(b"\n")
+        words, _, key = header.decode(errors="replace").partition("\t")
+        score, created, attempt, _, actor = words.split(" ", 4)
         runs_before = int(attempt) - 1
+        known = {"created_at": created, "attempt": attempt, "type": actor, "priority": str(int(score) >> 49)}
     except ValueError:
         return None  # no header of ours: the next fetch makes a dead letter of it
-    known = {"created_at": created, "attempt": attempt, "type": actor}
+    if key:
+        known["key"] = key
+    known |= origin_of(body)
     if lease is not None:
-        started = lease.split(b" ")[1].decode()
-        return _event(job_id, NEWEST, queue, started, {**known, "state": "running", "started_at": started})
+        started, worker = (word.decode(errors="replace") for word in lease.partition(b"\t")[0].split(b" ")[1:3])
+        running = {**known, "state": "running", "started_at": started, "worker": worker}
+        return _event(job_id, NEWEST, queue, started, running)
     waits = "pending" if due is None else "scheduled"
+    if due is not None:
+        known["run_at"] = f"{due:.0f}"
     state = waits if attempt == "1" else "retrying"
     return _event(job_id, NEWEST, queue, created, {**known, "state": state, "attempt": str(runs_before)})
+
+
+def origin_of(message: bytes) -> dict[str, str]:
+    """Return for whom a message is (`tenant`) and the job that has sent it (`parent_id`), as far as it says so."""
+    if not any(b'"%b"' % name.encode() in message for name in ORIGIN):
+        return {}
+    try:
+        options = from_json(message)["options"]
+        return {name: options[name] for name in ORIGIN if isinstance(options.get(name), str)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}  # of no format that this release reads
 
 
 def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]) -> dict[str, str]:
@@ -90,14 +143,3 @@ def _event(entry: str, sequence: int, queue: str, at: str, known: dict[str, str]
     if known["state"] in ("succeeded", "dead", "cancelled"):
         event["completed_at"] = at
     return event
-
-
-def _from_words(kind: str, value: str, at: str) -> dict[str, str]:
-    delay, created, attempt, _, actor = value.partition("\t")[0].split(" ", 4)
-    known = {"created_at": created, "attempt": attempt, "type": actor}
-    if kind == "started":
-        return {**known, "state": "running", "started_at": at}
-    if kind == "waiting":
-        return {**known, "state": "waiting", "attempt": str(int(attempt) - 1)}
-    waits = {**known, "state": "pending" if delay == "-" else "scheduled", "attempt": "0"}
-    return {**waits, "replayed": "1"} if kind == "replayed" else waits

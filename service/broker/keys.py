@@ -105,6 +105,16 @@ class Keys:
         return self._key("events")
 
     @property
+    def folded(self) -> str:
+        """Hash: entry to what was folded of its events while the database took none: see fold.lua."""
+        return self._key("folded")
+
+    @property
+    def full(self) -> str:
+        """String with an expiry: sends are refused, since too much is not stored yet."""
+        return self._key("full")
+
+    @property
     def outgoing(self) -> str:
         """List: what jobs of this queue have sent and what is not in its own queue yet."""
         return self._key("outgoing")

@@ -117,7 +117,7 @@ def _check_options(options: dict[str, Any], where: str) -> None:
         elif name in _TEXTS:
             if not isinstance(value, str):
                 raise UnreadableMessage(f"{where}{name} must be the name of an actor")
-        elif name in INHERITED:
+        elif name in INHERITED or name == "parent_id":
             if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
                 raise UnreadableMessage(f"{where}{name} must be text of up to {MOST_CHARACTERS} characters")
         elif name == "throws":

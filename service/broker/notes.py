@@ -33,7 +33,8 @@ class Note(NamedTuple):
 
     def packed(self) -> bytes:
         """Return it as note.lua takes it."""
-        return f"{self.lease.entry} {self.lease.token} {self.kind}\n{self.data}".encode()
+        lease = self.lease
+        return f"{lease.entry} {lease.token} {self.kind} {lease.created_ms} {lease.attempt}\n{self.data}".encode()
 
 
 class Notes(Background):

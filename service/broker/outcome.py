@@ -5,10 +5,10 @@ import traceback
 from dataclasses import dataclass
 from enum import StrEnum
 from inspect import isgenerator
-from typing import Any
+from typing import Any, cast
 
 from dramatiq.message import Message
-from pydantic_core import to_json
+from pydantic_core import to_json, to_jsonable_python
 
 from service.errors import without_middle
 
@@ -120,11 +120,33 @@ def succeeded(result: object) -> Succeeded:
         if len(encoded) > SHORTEST_UNREADABLE_NUMBER:
             json.loads(encoded)  # Python itself refuses to read a number of many thousand digits
     except Exception:  # noqa: BLE001 - the job has succeeded; its result's own methods must not undo that
-        encoded = to_json(readable(result))
+        encoded = _spelt_out(result)
     if len(encoded) > MAX_RESULT_BYTES:
         encoded = to_json(f"(a result of {len(encoded)} bytes is not kept: the limit is {MAX_RESULT_BYTES})")
     text = encoded.decode(errors="replace")
     return Succeeded(json.dumps(storable_json(json.loads(text))) if "\\u0000" in text else text)
+
+
+def _spelt_out(result: object) -> bytes:
+    """Return JSON of a result that half of a surrogate pair keeps from being encoded; of any other, readable text."""
+    try:
+        value = to_jsonable_python(
+            _with_storable_keys(result), inf_nan_mode="strings", bytes_mode="base64", fallback=readable
+        )
+        return json.dumps(storable_json(value), allow_nan=False).encode()
+    except Exception:  # noqa: BLE001 - as above
+        return to_json(readable(result))
+
+
+def _with_storable_keys(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_with_storable_keys(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        return {
+            storable(key) if isinstance(key, str) else key: _with_storable_keys(item)
+            for key, item in cast("dict[Any, Any]", value).items()
+        }
+    return value
 
 
 def storable(text: str) -> str:

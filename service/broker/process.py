@@ -14,6 +14,7 @@ from dramatiq.middleware import Middleware
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from service.broker.backlog import Backlog
 from service.broker.connections import leaving_replicas, may_have_been_carried_out
 from service.broker.holdings import Holdings
 from service.broker.hooks import Hooks
@@ -21,7 +22,7 @@ from service.broker.producer import Producer
 from service.broker.slots import Slots
 from service.broker.wakeups import Wakeups
 from service.broker.wire import Wire
-from service.errors import BrokerUnavailable
+from service.errors import BrokerUnavailable, QueueFull
 from service.settings import Settings, mask
 
 #: None: each thread has one at most. The client's own limit, 100, is passed by a worker of all queues.
@@ -34,7 +35,7 @@ class Process(Hooks):
     """Reads its settings, and connects, when it is first used: importing an actor needs neither."""
 
     #: Properties that are made when they are first asked for, and belong to the process that asked.
-    of_one_process: ClassVar[tuple[str, ...]] = ("client", "wire", "wakeups")
+    of_one_process: ClassVar[tuple[str, ...]] = ("client", "wire", "wakeups", "backlog")
 
     def __init__(self, settings: Callable[[], Settings], middleware: list[Middleware]) -> None:
         self._settings = settings
@@ -91,6 +92,10 @@ class Process(Hooks):
         return self._settings().max_payload_bytes
 
     @cached_property
+    def backlog(self) -> Backlog:
+        return Backlog(self, self._settings().unstored_mb * 1024 * 1024)
+
+    @cached_property
     def wakeups(self) -> Wakeups:
         return Wakeups(self.client, f"{self.namespace}:wake:{self.worker_id}")
 
@@ -102,6 +107,8 @@ class Process(Hooks):
 
     def unavailable(self, error: redis.RedisError, *, may_be_stored: bool | None = None) -> BrokerUnavailable:
         """Return the error of a send for one of Redis, which tells by itself whether it may be stored if not said."""
+        if str(error).startswith("FULL "):
+            return QueueFull(f"{str(error).removeprefix('FULL ')} (CALLBOARD_UNSTORED_MB): is the projector up?")
         if may_be_stored is None:
             may_be_stored = may_have_been_carried_out(error)
         return BrokerUnavailable(f"Redis at {self.where} can't be used: {mask(error)}", may_be_stored=may_be_stored)

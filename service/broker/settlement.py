@@ -50,28 +50,34 @@ def settlement_of(delivery: Delivery) -> Settlement:  # noqa: PLR0911 - one for 
         delivery.outcome = Dead(failure) if failure else Succeeded("null")
     match delivery.outcome:
         case Succeeded(result):
-            event = events.settled(lease, "succeeded", actor, result=result)
+            event = events.settled(lease, "succeeded", actor, result=result, **_origin_of(delivery))
             return Settlement(lease, "done", event, follow_ups=tuple(delivery.follow_ups.all))
         case Dead() | RetryLater() | Snoozed() | Crashed() if delivery.handed_back:
             return released(delivery)
         case Dead(failure, reason):
-            return dead(lease, actor, failure, reason, delivery.dead_letter)
+            return dead(lease, actor, failure, reason, delivery.dead_letter, **_origin_of(delivery))
         case RetryLater(message, delay_ms, failure):
-            event = events.settled(lease, "retrying", actor, error=failure.to_json())
+            event = events.settled(lease, "retrying", actor, error=failure.to_json(), delay_ms=str(delay_ms))
             data = _lines(failure, b"%d %s" % (delay_ms, copy_message(message).encode()))
             return Settlement(lease, "retry", event, data)
         case Snoozed(message, delay_ms):
             return left_to_others(lease, actor, copy_message(message).encode(), delay_ms)
         case Crashed(failure):
             if lease.lapses + 1 >= lease.max_deliveries:
-                return dead(lease, actor, failure, Reason.CRASHED, delivery.dead_letter)
+                return dead(lease, actor, failure, Reason.CRASHED, delivery.dead_letter, **_origin_of(delivery))
             event = events.settled(lease, "pending", actor, error=failure.to_json())
             return Settlement(lease, "crashed", event, failure.brief().encode())
 
 
-def dead(lease: Lease, actor: str, failure: Failure, reason: Reason, message: bytes = b"") -> Settlement:
+def _origin_of(delivery: Delivery) -> dict[str, str]:
+    # A final event outlives its message in Redis, and who may see it is asked there too.
+    options = delivery.options
+    return {name: options[name] for name in events.ORIGIN if options.get(name)} if options else {}
+
+
+def dead(lease: Lease, actor: str, failure: Failure, reason: Reason, message: bytes = b"", **origin: str) -> Settlement:
     """The entry becomes a dead letter: with the bytes that are stored, or with other ones."""
-    event = events.settled(lease, "dead", actor, reason=reason, error=failure.to_json())
+    event = events.settled(lease, "dead", actor, reason=reason, error=failure.to_json(), **origin)
     return Settlement(lease, "dead", event, _lines(failure, message))
 
 
@@ -81,7 +87,7 @@ def _lines(failure: Failure, rest: bytes) -> bytes:
 
 def left_to_others(lease: Lease, actor: str, message: bytes, delay_ms: int) -> Settlement:
     """The entry waits, with no attempt counted: somebody else may be able to run it, or it may run better later."""
-    event = events.settled(lease, "scheduled", actor)
+    event = events.settled(lease, "scheduled", actor, delay_ms=str(delay_ms))
     return Settlement(lease, "snooze", event, b"%d %s" % (delay_ms, message))
 
 

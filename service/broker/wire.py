@@ -34,7 +34,7 @@ UNIQUE_KEYS = (
 MOST_OUTGOING = 1000
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
-    "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters"),
+    "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters", "full"),
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
         *("leases", "deadlines", "lapses", "finals", *LETTER_KEYS, "attempts"),
@@ -52,6 +52,8 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     ),
     "discard": LETTER_KEYS,
     "forget": ("finals",),
+    "fold": ("events", "folded", "finals", "full"),
+    "unfold": ("folded",),
     "claim": ("untold",),
     "relayed": ("outgoing",),
     "renew": ("leases", "deadlines"),
@@ -95,6 +97,16 @@ class Fetched:
     has_outgoing: bool = False
     #: Deaths to tell of: of what was made a dead letter instead, and maybe of what another worker has left.
     died: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """What a call of fold.lua has done: entries folded, entries left, bytes of all that is not stored."""
+
+    entries: int
+    left: int
+    used_bytes: int
+    is_full: bool
 
 
 class Wire:
@@ -281,6 +293,18 @@ class Wire:
         for start in range(0, len(ended), MOST_FORGOTTEN):
             arguments: list[Argument] = [part for each in ended[start : start + MOST_FORGOTTEN] for part in each]
             self._scripts.call(Call("forget", self._constants["forget", queue], arguments))
+
+    def fold(self, queue: str, from_bytes: int, most_bytes: int, *, refusal_ms: int) -> Folded:
+        """Fold some of the oldest events, where all take more than `from_bytes`: see fold.lua."""
+        arguments: list[Argument] = [from_bytes, most_bytes, refusal_ms]
+        folded, left, used, full = self._scripts.call(Call("fold", self._constants["fold", queue], arguments))
+        return Folded(folded, left, int(used), full == 1)
+
+    def unfold(self, queue: str, stored: Sequence[tuple[bytes, bytes]]) -> None:
+        """Drop folded records, each with the id of its last event: they are stored elsewhere."""
+        for start in range(0, len(stored), MOST_FORGOTTEN):
+            arguments: list[Argument] = [part for each in stored[start : start + MOST_FORGOTTEN] for part in each]
+            self._scripts.call(Call("unfold", self._constants["unfold", queue], arguments))
 
     def close(self) -> None:
         """Give the connections back."""

@@ -49,7 +49,7 @@ class Working(Settling):
         with self._working_lock:
             if not self._working:
                 self._working = True
-                for part in (self.wakeups, self.settler, self.relay, self.renewal, self.obituaries):
+                for part in (self.wakeups, self.settler, self.relay, self.renewal, self.obituaries, self.backlog):
                     part.start()
 
     def stop(self) -> None:
@@ -62,11 +62,13 @@ class Working(Settling):
                 self.notes.close(CLOSE_SECONDS)
                 self.obituaries.close(CLOSE_SECONDS)
                 self.renewal.stop()
+                self.backlog.stop()
                 self.wakeups.stop()
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 5000) -> Consumer:
         """Return a consumer. The table of queues bounds what it holds, whatever `prefetch` says."""
         self.obituaries.serve(queue_name)
+        self.backlog.serve(queue_name)
         self.start()  # also where no worker of Dramatiq's runs: what a consumer takes is renewed and settled
         return QueueConsumer(self, queue_name, timeout)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from service.cli import api, dead_letters, down, migrate, projector, scheduler, schedules, worker
+from service.cli import api, dead_letters, down, keys, migrate, projector, scheduler, schedules, worker
 from service.cli.up import command as up
 from service.errors import CallboardError, DeclarationError, SettingsError
 
@@ -45,6 +45,7 @@ COMMANDS = (
     Command("scheduler", scheduler, "send the jobs that are due by schedule"),
     Command("schedules", schedules, "list, pause, resume and run schedules"),
     Command("dead-letters", dead_letters, "list, show, replay and delete jobs that are dead"),
+    Command("keys", keys, "make, list, rotate and revoke API keys"),
     Command("migrate", migrate, "bring the database's tables up to date"),
 )
 

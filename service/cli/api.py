@@ -27,7 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     import uvicorn
 
+    from service.access.open_mode import check_may_listen
     from service.api.app import create_app
+
+    sockets = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
+    check_may_listen(settings, str(sockets[0].getsockname()[0]) if sockets else settings.api_host)
 
     config = uvicorn.Config(
         create_app(),
@@ -35,9 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
         port=settings.api_port,
         log_config=None,
         access_log=False,
+        # Who asks is told by the connection: a header of a client's own would make it anybody.
+        proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    sockets = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
     server = uvicorn.Server(config)
 
     def leave() -> None:

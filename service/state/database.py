@@ -56,6 +56,10 @@ def reaching(engine: Engine, within_seconds: float | None = None) -> Generator[N
     except DBAPIError as error:
         reason = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else type(error.orig).__name__
         raise HistoryUnavailable(f"{where} can't be used: {mask(reason)}") from error
+    except psycopg.Error as error:  # of what is said to the driver itself
+        raise HistoryUnavailable(
+            f"{where} can't be used: {mask(str(error).strip() or type(error).__name__)}"
+        ) from error
     except NoFreeConnection as error:
         raise HistoryUnavailable(f"{where} can't be used: all connections to it are busy") from error
     finally:

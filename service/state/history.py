@@ -4,17 +4,25 @@ import json
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, select
 
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, HistoryUnavailable
 from service.state.database import reaching
 from service.state.pause import Pause
-from service.state.snapshot import Snapshot
+from service.state.snapshot import COLUMNS, Snapshot
 from service.state.states import State
 from service.state.tables import jobs
 
 LOOK_UP_SECONDS = 2.5
+
+#: An id that was sent again long after its job had ended has several rows.
+_STORED = (
+    select(*(jobs.c[name] for name in COLUMNS))
+    .where(jobs.c.job_id == bindparam("job_id"))
+    .order_by(jobs.c.last_sequence.desc())
+    .limit(1)
+)
 
 
 class History:
@@ -69,15 +77,10 @@ class History:
 
     def _stored(self, job_id: UUID) -> Snapshot | None:
         with self._postgresql.around(), reaching(self._engine, LOOK_UP_SECONDS), self._engine.connect() as connection:
-            row = connection.execute(select(jobs).where(jobs.c.job_id == job_id)).mappings().one_or_none()
-        return None if row is None else _snapshot_of(dict(row))
+            row = connection.execute(_STORED, {"job_id": job_id}).mappings().first()
+        return None if row is None else Snapshot.from_row(dict(row))
 
     def _live(self, job_id: UUID) -> Snapshot | None:
         with self._redis.around():
             record = self._broker.find_record(str(job_id))
         return None if record is None else Snapshot.from_event(record)
-
-
-def _snapshot_of(row: dict[str, Any]) -> Snapshot:
-    row["state"] = State(row["state"])
-    return Snapshot(**row)

@@ -1,41 +1,44 @@
-"""The projector: reads the event streams, stores the newest state of each job, logs every transition.
+"""The projector: reads the event streams, stores what happened to each job, logs every transition.
 
-An entry leaves its stream only after its batch is committed, and a row takes only an event with a higher sequence. So
-a projector that is killed at any point loses nothing and, started again, repeats nothing that can be seen. One works at
-a time, by a lock in the database that goes with its connection; others stand by.
+An entry leaves its stream only after its batch is committed, and every event has its number: what is told again changes
+nothing. So a projector that is killed at any point loses nothing and, started again, repeats nothing that can be seen.
+One works at a time, by a lock in the database that goes with its connection; others stand by.
 """
 
 import logging
 import zlib
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from threading import Event
-from typing import Any
-from uuid import UUID
+from dataclasses import dataclass
+from threading import Event as Flag
 
 import redis
-from sqlalchemy import Connection, Engine, func, select, text
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
-from service.broker import RedisBroker, events
-from service.broker.events import NEWEST
+from service.broker import RedisBroker, backlog, events
 from service.broker.keys import Keys
 from service.errors import CallboardError
 from service.observe.probe import Probe
 from service.queues import QUEUES
 from service.settings import Settings
+from service.state import event as event_reader
 from service.state.database import engine_for, reaching
+from service.state.event import Event, Head
+from service.state.pruning import Pruning, policies_of
 from service.state.retention import Retention
-from service.state.snapshot import Snapshot
-from service.state.states import STATUS_OF, TRANSITIONS, State, is_final
-from service.state.tables import jobs
+from service.state.states import STATUS_OF, is_final
+from service.state.store import store
 
-BATCH = 500
-#: Events that are stored together, up to the last entry's: PostgreSQL takes 65,535 parameters, and a row has 14.
-EVENTS = 2000
+#: Entries of each stream that are read together.
+BATCH = 2000
+#: Events that are stored together, up to the last entry's: one entry has up to 1,000.
+EVENTS = 5000
 IDLE_BLOCK_MS = 1000
 STANDBY_SECONDS = 1.0
 MAX_DELAY_SECONDS = 5.0
+#: Of a larger batch the transitions are counted in one line: the log must not hold up the table.
+TRANSITIONS_LOGGED = 500
 
 logger = logging.getLogger(__name__)
 
@@ -46,22 +49,31 @@ class Entry:
 
     queue: str
     entry_id: bytes
-    snapshots: dict[str, Snapshot]
+    events: dict[str, Event]
 
 
 class Projector:
     """Moves events from Redis to the table of jobs."""
 
-    def __init__(self, broker: RedisBroker, engine: Engine, retention: Retention | None = None) -> None:
+    def __init__(
+        self,
+        broker: RedisBroker,
+        engine: Engine,
+        retention: Retention | None = None,
+        pruning: Pruning | None = None,
+        transitions_logged: int = TRANSITIONS_LOGGED,
+    ) -> None:
         self._broker = broker
         self._engine = engine
         self._retention = retention
+        self._pruning = pruning
+        self._transitions_logged = transitions_logged
         self._streams = {Keys(broker.namespace, queue).events: queue for queue in QUEUES}
         self._lock = zlib.crc32(f"{broker.namespace}:projector".encode())
         self._count = BATCH
         self.is_ready = False
 
-    def run(self, stop: Event) -> None:
+    def run(self, stop: Flag) -> None:
         """Work until `stop` is set, through outages of either server."""
         delay_seconds = 0.5
         while not stop.is_set():
@@ -76,32 +88,31 @@ class Projector:
                 self.is_ready = False
                 reason = error if isinstance(error, CallboardError) else f"Redis at {self._broker.where}: {error}"
                 logger.error("The projector can't go on (%s); trying again in %.1f s", reason, delay_seconds)
+                self._relieve()
                 stop.wait(delay_seconds)
                 delay_seconds = min(delay_seconds * 2, MAX_DELAY_SECONDS)
 
     def project_batch(self, connection: Connection, block_ms: int | None = None) -> int:
         """Store up to a batch of events of each stream, and return their number."""
-        entries = list(self._read(block_ms))
+        folded = self._store_folded(connection)
+        entries = list(self._read(None if folded else block_ms))
         if not entries:
-            return 0
+            return folded
         for group in _groups(entries):
-            snapshots = [snapshot for entry in group for snapshot in entry.snapshots.values()]
-            fresh = _store(connection, snapshots)
-            connection.commit()
-            for snapshot in fresh:
-                _log_transition(snapshot)
+            events_of_group = [event for entry in group for event in entry.events.values()]
+            _log_transitions(store(connection, events_of_group), self._transitions_logged)
             self._forget(group)
-        # Entries of a single event are read by the hundred, and large ones a few at a time.
-        many = sum(len(entry.snapshots) for entry in entries) > EVENTS
+        # Entries of a single event are read by the thousand, and large ones a few at a time.
+        many = sum(len(entry.events) for entry in entries) > 2 * EVENTS
         self._count = max(self._count // 4, 1) if many else min(self._count * 2, BATCH)
-        return len(entries)
+        return len(entries) + folded
 
     def _is_the_one(self, connection: Connection) -> bool:
         won = connection.execute(text("SELECT pg_try_advisory_lock(:lock)"), {"lock": self._lock}).scalar_one()
         connection.commit()
         return bool(won)
 
-    def _work(self, connection: Connection, stop: Event) -> None:
+    def _work(self, connection: Connection, stop: Flag) -> None:
         self.is_ready = True
         logger.info("The projector works on %d streams", len(self._streams))
         try:
@@ -109,6 +120,8 @@ class Projector:
                 self.project_batch(connection, IDLE_BLOCK_MS)
                 if self._retention:
                     self._retention.step_if_due()
+                if self._pruning:
+                    self._prune(self._pruning, connection)
             while self.project_batch(connection):  # what came in while the last workers drained
                 pass
         finally:
@@ -116,6 +129,40 @@ class Projector:
                 connection.rollback()
                 connection.execute(text("SELECT pg_advisory_unlock(:lock)"), {"lock": self._lock})
                 connection.commit()
+
+    def _relieve(self) -> None:
+        """Keep what can't be stored now from filling Redis."""
+        for queue in QUEUES:
+            try:
+                self._broker.backlog.relieve(queue)
+            except redis.RedisError:
+                return  # it is Redis that is away
+
+    def _store_folded(self, connection: Connection) -> int:
+        """Store some of what was folded while nothing could be stored, and return the number of jobs."""
+        stored = 0
+        for queue in QUEUES:
+            records = self._broker.backlog.folded(queue, EVENTS // 4)
+            told = [(entry, event) for entry, record in records for event in _folded_events(entry, record, queue)]
+            if told:
+                _log_transitions(store(connection, [event for _, event in told]), self._transitions_logged)
+            if records:
+                self._broker.wire.forget(queue, [(entry.decode(), event.at) for entry, event in told if _ends(event)])
+                self._broker.backlog.forget(queue, records)
+                self._broker.backlog.relieve(queue)
+            stored += len(records)
+        return stored
+
+    def _prune(self, pruning: Pruning, connection: Connection) -> None:
+        try:
+            pruning.step_if_due(connection)
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise
+            # Somebody holds a lock on what is to go: what happens to jobs must not wait for that.
+            connection.rollback()
+            pruning.pause()
+            logger.warning("History can't be pruned now: %s", error.orig)
 
     def _read(self, block_ms: int | None) -> Iterable[Entry]:
         # Always from the start: what has been stored is no longer there.
@@ -125,30 +172,26 @@ class Projector:
         for stream, entries in found:
             for entry_id, fields in entries:
                 queue = self._streams[stream.decode()]
-                yield Entry(queue, entry_id, _snapshots_of(entry_id, fields, queue))
+                yield Entry(queue, entry_id, _events_of(entry_id, fields, queue))
 
     def _forget(self, entries: list[Entry]) -> None:
         # The stream last: what is left of it is stored, and forgotten, once more.
         for queue in {entry.queue for entry in entries}:
             own = [entry for entry in entries if entry.queue == queue]
-            ended = [
-                (name, round(snapshot.changed_at.timestamp() * 1000))
-                for entry in own
-                for name, snapshot in entry.snapshots.items()
-                if is_final(snapshot.state)
-            ]
+            ended = [(name, event.at) for entry in own for name, event in entry.events.items() if _ends(event)]
             self._broker.wire.forget(queue, ended)
             stream = Keys(self._broker.namespace, queue).events
             self._broker.client.xdel(stream, *[entry.entry_id for entry in own])
 
 
-def run_projector(settings: Settings, stop: Event) -> None:
+def run_projector(settings: Settings, stop: Flag) -> None:
     """Run a projector with the configured broker and database, and its probe. Raises SettingsError."""
     from service.broker import broker
 
     settings.require_redis_url()
     engine = engine_for(settings.require_database_url())
-    projector = Projector(broker, engine, Retention(broker, settings))
+    pruning = Pruning(policies_of(settings))
+    projector = Projector(broker, engine, Retention(broker, settings), pruning, settings.transitions_logged)
     probe = Probe(settings.worker_host, settings.worker_port, lambda: projector.is_ready)
     probe.start()
     projector.run(stop)
@@ -156,12 +199,12 @@ def run_projector(settings: Settings, stop: Event) -> None:
 
 
 def _groups(entries: Iterable[Entry]) -> Iterable[list[Entry]]:
-    """Divide entries into groups of about EVENTS events: one entry has up to 1,000."""
+    """Divide entries into groups of about EVENTS events."""
     group: list[Entry] = []
     count = 0
     for entry in entries:
         group.append(entry)
-        count += len(entry.snapshots)
+        count += len(entry.events)
         if count >= EVENTS:
             yield group
             group, count = [], 0
@@ -169,69 +212,56 @@ def _groups(entries: Iterable[Entry]) -> Iterable[list[Entry]]:
         yield group
 
 
-def _store(connection: Connection, snapshots: list[Snapshot]) -> list[Snapshot]:
-    """Upsert the newest snapshot of each job. Returns those that are newer than what was stored, in order."""
-    ids = {snapshot.job_id for snapshot in snapshots}
-    known = select(jobs.c.job_id, jobs.c.sequence, jobs.c.state).where(jobs.c.job_id.in_(ids))
-    rows = {row.job_id: row for row in connection.execute(known)}
-    states = {job_id: State(row.state) for job_id, row in rows.items()}
-    # A success or a cancellation is never left, so nothing is newer than it. A death is, by a replay.
-    stored = {job_id: row.sequence if TRANSITIONS[states[job_id]] else NEWEST for job_id, row in rows.items()}
-    fresh = [snapshot for snapshot in snapshots if snapshot.sequence > stored.get(snapshot.job_id, 0)]
-    newest: dict[UUID, Snapshot] = {}
-    renewed: set[UUID] = set()
-    for snapshot in sorted(fresh, key=lambda snapshot: snapshot.sequence):
-        job_id = snapshot.job_id
-        state = states.get(job_id)
-        if state is None or TRANSITIONS[state]:
-            if state is State.DEAD and snapshot.state is not State.DEAD:
-                renewed.add(job_id)
-            newest[job_id] = snapshot.after(newest.get(job_id))
-            states[job_id] = snapshot.state
-    _upsert(connection, [snapshot for job_id, snapshot in newest.items() if job_id not in renewed], anew=False)
-    _upsert(connection, [newest[job_id] for job_id in renewed], anew=True)
-    return fresh
-
-
-def _upsert(connection: Connection, snapshots: list[Snapshot], *, anew: bool) -> None:
-    """Store snapshots. Of a job that starts `anew`, nothing of the life before is kept."""
-    if not snapshots:
+def _log_transitions(applied: list[Event], most: int) -> None:
+    if not logger.isEnabledFor(logging.INFO) or not most:
         return
-    upsert = insert(jobs).values([asdict(snapshot) for snapshot in snapshots])
-    changes: dict[str, Any] = {name: upsert.excluded[name] for name in jobs.columns.keys() if name != "job_id"}  # noqa: SIM118 - a collection, not a mapping
-    if not anew:
-        changes["started_at"] = func.coalesce(jobs.c.started_at, upsert.excluded.started_at)
-        changes["attempt"] = func.greatest(jobs.c.attempt, upsert.excluded.attempt)
-    connection.execute(
-        upsert.on_conflict_do_update(
-            index_elements=[jobs.c.job_id], set_=changes, where=upsert.excluded.sequence > jobs.c.sequence
-        )
-    )
+    if len(applied) > most:
+        states = Counter(event.state.value for event in applied if event.state)
+        logger.info("Many jobs' states updated", extra={"transitions": len(applied), **states})
+        return
+    for event in applied:
+        assert event.state is not None
+        fields = {
+            "job_id": event.job_id,
+            "status": STATUS_OF[event.state].value,
+            "state": event.state.value,
+            "type": event.type,
+            "queue": event.queue,
+            "attempt": event.attempt,
+        }
+        logger.info("Job status updated", extra=fields)
 
 
-def _log_transition(snapshot: Snapshot) -> None:
-    fields = {
-        "job_id": str(snapshot.job_id),
-        "status": STATUS_OF[snapshot.state].value,
-        "state": snapshot.state.value,
-        "type": snapshot.type,
-        "queue": snapshot.queue,
-        "attempt": snapshot.attempt,
-    }
-    logger.info("Job status updated", extra=fields)
+def _ends(event: Event) -> bool:
+    return event.state is not None and is_final(event.state)
 
 
-def _snapshots_of(entry_id: bytes, fields: dict[bytes, bytes], queue: str) -> dict[str, Snapshot]:
-    snapshots: dict[str, Snapshot] = {}
-    head = {
-        name: fields[name.encode()].decode(errors="replace") for name in events.HEAD_FIELDS if name.encode() in fields
-    }
+def _folded_events(entry: bytes, record: bytes, queue: str) -> list[Event]:
+    found: list[Event] = []
+    try:
+        for entry_id, kind, at, worker, value in backlog.parts_of(record):
+            head = Head(events.sequence_of(entry_id), kind, at, worker, queue)
+            event = event_reader.read(head, entry.decode(), value)
+            found += [event] if event else []
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        about = {"entry": entry, "value": record[:1000]}
+        logger.error("A folded event can't be read and is dropped: %r", error, extra=about)
+    return found
+
+
+def _events_of(entry_id: bytes, fields: dict[bytes, bytes], queue: str) -> dict[str, Event]:
+    found: dict[str, Event] = {}
+    known = {name: fields.pop(name.encode(), b"").decode(errors="replace") for name in events.HEAD_FIELDS}
+    sequence = events.sequence_of(entry_id.decode())
+    head = Head(sequence, known["kind"], known["at"], known["worker"] or None, queue)
     for name, value in fields.items():
         # Each job by itself: one event that can't be read must not hold up the rest, nor those that share its entry.
         try:
-            for event in events.read(entry_id.decode(), {**head, name.decode(): value.decode(errors="replace")}, queue):
-                snapshots[name.decode()] = Snapshot.from_event(event)
-        except (KeyError, ValueError) as error:
-            about = {"entry": entry_id, "field": name, "value": value}
+            entry = name.decode()
+            read = event_reader.read(head, entry, value)
+            if read is not None:
+                found[entry] = read
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            about = {"entry": entry_id, "field": name, "value": value[:1000]}
             logger.error("An event can't be read and is dropped: %r", error, extra=about)
-    return snapshots
+    return found

@@ -3,11 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
 from datetime import UTC, datetime
 from typing import Any, cast
 from uuid import UUID
 
 from service.broker.outcome import storable_json
+from service.broker.rows import JOB_ID
 from service.state.states import State
 
 
@@ -29,13 +31,32 @@ class Snapshot:
     error: dict[str, str] | None = None
     #: Whether it ended as the first job of its idempotency key had, without a run of its own.
     skipped: bool = False
+    #: Why it is dead: one of `Reason`.
+    reason: str | None = None
+    #: The time that it waits for.
+    run_at: datetime | None = None
+    #: Who runs it, or has run it last.
+    worker: str | None = None
+    #: 0 (first) to 9.
+    priority: int | None = None
+    tenant: str | None = None
+    #: Its idempotency key.
+    key: str | None = None
+    #: The job that has sent it.
+    parent_id: UUID | None = None
 
     def after(self, before: "Snapshot | None") -> "Snapshot":
-        """Return this snapshot with what an older one knows better: the first start, the newest attempt."""
-        if before is None or (before.state is State.DEAD and self.state is not State.DEAD):
-            return self  # replayed: a life of its own
+        """Return this snapshot with what an older one knows better: the first start, the newest attempt, its origin."""
+        if before is None:
+            return self
+        known = {name: getattr(self, name) for name in _OF_THE_SEND}
+        known = {name: getattr(before, name) if value is None else value for name, value in known.items()}
+        if before.state is State.DEAD and self.state is not State.DEAD:
+            return replace(self, **known)  # replayed: a life of its own
         return replace(
             self,
+            **known,
+            worker=self.worker or before.worker,
             started_at=before.started_at or self.started_at,
             attempt=max(before.attempt, self.attempt),
         )
@@ -59,7 +80,26 @@ class Snapshot:
             # A job that succeeded in the end keeps no error of the attempts before.
             error=_error(fields["error"]) if "error" in fields and state is not State.SUCCEEDED else None,
             skipped=fields.get("skipped") == "true",
+            reason=fields.get("reason"),
+            run_at=_time(fields["run_at"]) if "run_at" in fields else None,
+            worker=fields.get("worker"),
+            priority=_count(fields["priority"]) if "priority" in fields else None,
+            tenant=fields.get("tenant"),
+            key=fields.get("key"),
+            parent_id=UUID(fields["parent_id"]) if JOB_ID.fullmatch(fields.get("parent_id", "")) else None,
         )
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> "Snapshot":
+        """Read a row of the table of jobs."""
+        known: dict[str, Any] = {name: row[name] for name in COLUMNS}
+        known["state"] = State(row["state"])
+        return cls(**known)
+
+
+#: The columns that it is made of.
+COLUMNS = tuple(field.name for field in fields_of(Snapshot))
+_OF_THE_SEND = ("priority", "tenant", "key", "parent_id")
 
 
 # What follows refuses what the database would: one event that can't be stored would hold up all behind it.

@@ -66,7 +66,8 @@ def store(database_url: str, **changes: Any) -> str:
     now = {"at": "1700000000000", "created_at": "1700000000000"}
     fields = {"job_id": str(job_id), "seq": "2", "type": "count.up", "queue": "default", **now, **changes}
     snapshot = Snapshot.from_event(fields)
-    row = {column.name: getattr(snapshot, column.name) for column in jobs.c}
+    row = {column.name: getattr(snapshot, column.name, None) for column in jobs.c}
+    row["last_sequence"] = snapshot.sequence
     with engine_for(database_url).begin() as connection:
         connection.execute(insert(jobs).values(row))
     return str(job_id)

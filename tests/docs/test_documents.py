@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from actors.email import EmailJobPayload
+from service.api.metrics import Requests, queue_families
+from service.broker.depths import QueueDepth
 from service.cli import COMMANDS, dead_letters
 from service.queues import QUEUES, Backoff
 from service.settings import Settings, variable_of
@@ -78,6 +80,15 @@ def test_every_state_is_documented_as_it_is() -> None:
         assert status == STATUS_OF[state]
         named = {word for word in re.findall(r"[a-z]+", re.sub(r"\(.*?\)", "", targets)) if word != "nowhere"}
         assert named == set(TRANSITIONS[state])
+
+
+def test_every_metric_is_documented() -> None:
+    families = [
+        *queue_families({"email": QueueDepth(1, 2, 3, 4, 5.0)}),
+        *Requests().registry.collect(),
+    ]
+    names = [f"{family.name}_total" if family.type == "counter" else family.name for family in families]
+    assert list(table_with("operating.md", "name")) == names
 
 
 def test_every_command_that_is_named_exists() -> None:

@@ -29,7 +29,9 @@ def notes_of(broker: RedisBroker, message: Any, kind: str) -> list[Any]:
     stream = broker.client.xrange(Keys(broker.namespace, message.queue_name).events)
     found = [fields for _, fields in stream if fields[b"kind"] == kind.encode()]
     return [
-        json.loads(fields[message.message_id.encode()]) for fields in found if message.message_id.encode() in fields
+        json.loads(fields[message.message_id.encode()].split(b" ", 2)[2])
+        for fields in found
+        if message.message_id.encode() in fields
     ]
 
 

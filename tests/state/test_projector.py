@@ -1,19 +1,14 @@
 """Events become rows: in any order, twice, and through the death of the projector."""
 
 import logging
-import random
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from datetime import UTC
 
 import dramatiq
 import pytest
 from dramatiq.message import Message
-from hypothesis import HealthCheck, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from sqlalchemy import Engine, func, select, text
 
 from service.broker import RedisBroker, events
@@ -27,17 +22,9 @@ from service.broker.settlement import settlement_of
 from service.state.database import engine_for
 from service.state.history import History
 from service.state.projector import Entry, Projector
-from service.state.snapshot import Snapshot
 from service.state.states import State
 from service.state.tables import jobs
 from tests.servers import RedisServer, eventually
-
-
-@pytest.fixture
-def engine(database_url: str) -> Iterator[Engine]:
-    engine = engine_for(database_url)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
@@ -301,50 +288,6 @@ def test_a_final_event_that_is_newer_than_what_was_stored_is_kept(
     project(projector, engine)
     assert row(engine, message)["state"] == "succeeded"
     assert not broker.client.exists(Keys(broker.namespace, "email").finals)
-
-
-STORIES = (
-    [State.PENDING, State.RUNNING, State.RETRYING, State.RUNNING, State.SUCCEEDED],
-    [State.PENDING, State.RUNNING, State.DEAD, State.PENDING, State.RUNNING, State.SUCCEEDED],
-    [State.PENDING, State.RUNNING, State.DEAD, State.PENDING, State.RUNNING, State.DEAD],
-)
-
-
-def events_of_a_job(states: list[State]) -> list[Snapshot]:
-    job_id = str(uuid.uuid4())
-    common = {"job_id": job_id, "type": "t", "queue": "email", "created_at": "1000", "attempt": "1"}
-    return [
-        Snapshot.from_event({**common, "seq": str(number), "state": state, "at": str(1000 + number)})
-        for number, state in enumerate(states, start=1)
-    ]
-
-
-@given(data=st.data())
-@hypothesis_settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-def test_any_order_and_any_repetition_end_in_the_newest_state(
-    data: st.DataObject, broker: RedisBroker, engine: Engine, projector: Projector
-) -> None:
-    histories = [events_of_a_job(data.draw(st.sampled_from(STORIES))) for _ in range(data.draw(st.integers(1, 4)))]
-    told = [event for history in histories for event in history]
-    told += data.draw(st.lists(st.sampled_from(told), max_size=6))
-    random.Random(data.draw(st.integers())).shuffle(told)
-    # The stream itself keeps its order, so the batches are handed over in its place.
-    batch: list[Entry] = []
-    with pytest.MonkeyPatch.context() as stream, engine.connect() as connection:
-        stream.setattr(projector, "_read", lambda block_ms: batch)
-        for event in told:
-            batch.append(Entry("email", f"{event.sequence}-0".encode(), {str(event.job_id): event}))
-            if data.draw(st.booleans()):
-                projector.project_batch(connection)
-                batch.clear()
-        projector.project_batch(connection)
-    with engine.connect() as connection:
-        found = connection.execute(select(jobs.c.job_id, jobs.c.sequence, jobs.c.state)).all()
-    stored = {row.job_id: (row.sequence, row.state) for row in found}
-    for history in histories:
-        assert stored[history[-1].job_id] == (len(history), history[-1].state)
 
 
 def test_one_projector_works_and_another_takes_over(broker: RedisBroker, engine: Engine, projector: Projector) -> None:

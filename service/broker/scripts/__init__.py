@@ -3,7 +3,21 @@
 from functools import cache
 from pathlib import Path
 
-NAMES = ("enqueue", "fetch", "begin", "renew", "note", "settle", "replay", "discard", "forget", "claim", "relayed")
+NAMES = (
+    "enqueue",
+    "fetch",
+    "begin",
+    "renew",
+    "note",
+    "settle",
+    "replay",
+    "discard",
+    "forget",
+    "claim",
+    "relayed",
+    "fold",
+    "unfold",
+)
 
 _FOLDER = Path(__file__).parent
 

@@ -133,6 +133,13 @@ local function job_of(entry)
     return string.match(entry, "^[^~]*")
 end
 
+-- The event of a send: see events.py. What stands before it and `header` ends with the actor, or with a tab and its key;
+-- `rest` is a line break and the message.
+local function sent_event(before, header, priority, rest)
+    local divider = string.find(header, "\t", 1, true) and "\t" or "\t\t"
+    return before .. " " .. header .. divider .. priority .. rest
+end
+
 -- What an entry is called among those that wait for its key.
 local function waiting_as(key, score, entry)
     return key .. "\t" .. string.rep("0", 16 - #score) .. score .. "\t" .. entry

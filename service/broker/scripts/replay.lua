@@ -8,8 +8,9 @@
 --       8 its unique key, or nothing  9 for how many ms it counts from now on, or 0 for as long as the job is here
 --       10 " ended" where it counts after the end too, or nothing
 --       11 the idempotency key in place of its own, empty for none; absent where it keeps its own
--- Returns the entry that has the unique key, where another one has it: then nothing is changed; else 1 done; 0 done before by this request; -1 there is no such dead letter any more; -2 the job is on its queue, since
---         it was sent again; -3 what stands before the message was not written by Callboard.
+-- Returns the entry that has the unique key, where another one has it: then nothing is changed; else 1 done; 0 done before
+--         by this request; -1 there is no such dead letter any more; -2 the job is on its queue, since it was sent again;
+--         -3 what stands before the message was not written by Callboard.
 -- Complexity: O(log N).
 local entry = ARGV[3]
 if redis.call("SISMEMBER", KEYS[13], entry) == 1 then
@@ -52,7 +53,9 @@ redis.call("HDEL", KEYS[5], entry)
 redis.call("HDEL", KEYS[7], entry)
 redis.call("SADD", KEYS[13], entry)
 redis.call("EXPIRE", KEYS[13], 86400)
-redis.call("XADD", KEYS[4], "*", "kind", "replayed", "at", text(now), entry, ARGV[5] .. " " .. header)
+local priority = text(math.floor(score / 562949953421312))
+local event = sent_event(ARGV[5], header, priority, "\n" .. ARGV[7])
+redis.call("XADD", KEYS[4], "*", "kind", "replayed", "at", text(now), entry, event)
 if ARGV[5] == "-" then
     redis.call("ZADD", KEYS[1], score, entry)
     wake(KEYS[6], ARGV[1], ARGV[2], 1)

@@ -23,12 +23,14 @@ def run(arguments: argparse.Namespace) -> int:
     settings = load_settings()
     require_extra()
 
+    from service.access.open_mode import check_may_listen
     from service.cli.failure import CommandFailed
     from service.cli.up.detach import in_background
     from service.cli.up.lock import UpLock
     from service.cli.up.running import Run
     from service.cli.up.state_dir import StateDir
 
+    check_may_listen(settings, settings.api_host)
     state = StateDir.here()
     lock = UpLock(state.lock)
     try:

@@ -1,0 +1,111 @@
+"""What the database has not taken yet: kept under a cap, so that an outage of PostgreSQL does not fill Redis.
+
+Folding is called by whoever is up: the projector while it can not store, and one thread of each worker process, which
+finds nothing to do while the projector works.
+"""
+
+import logging
+from collections.abc import Iterator
+from threading import Condition, Thread
+from typing import TYPE_CHECKING
+
+import redis
+
+from service.broker.keys import Keys
+from service.broker.wire import Folded
+
+if TYPE_CHECKING:
+    from service.broker.process import Process
+
+#: How often a worker looks.
+LOOK_SECONDS = 10.0
+#: A refusal of sends ends by itself where nobody looks any more.
+REFUSAL_SECONDS = 60.0
+#: Calls of one round for one queue.
+MOST_CALLS = 500
+
+logger = logging.getLogger(__name__)
+
+
+def parts_of(record: bytes) -> Iterator[tuple[str, str, str, str | None, bytes]]:
+    """Read a folded record as its events: id, kind, at, worker and value. Raises ValueError."""
+    start = record.index(b"\n") + 1
+    while start < len(record):
+        end = record.index(b"\n", start)
+        entry_id, kind, at, worker, length = record[start:end].decode().split(" ")
+        start = end + 1 + int(length)
+        yield entry_id, kind, at, None if worker == "-" else worker, record[end + 1 : start]
+
+
+class Backlog:
+    """Keeps the events of the queues that it serves under the cap."""
+
+    def __init__(self, broker: "Process", most_bytes: int) -> None:
+        self._broker = broker
+        self._most_bytes = most_bytes
+        self._queues: set[str] = set()
+        self._refused: set[str] = set()
+        self._condition = Condition()
+        self._closing = False
+        self._thread: Thread | None = None
+
+    def start(self) -> None:
+        """Look now and then, from a thread."""
+        self._closing = False
+        self._thread = Thread(target=self._run, name="backlog", daemon=True)
+        self._thread.start()
+
+    def serve(self, queue: str) -> None:
+        """Look after a queue too."""
+        with self._condition:
+            self._queues.add(queue)
+
+    def stop(self) -> None:
+        """Look no more."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+
+    def relieve(self, queue: str) -> Folded:
+        """Fold events of a queue while they are over half of the cap. Raises redis.RedisError."""
+        wire = self._broker.wire
+        folded = wire.fold(queue, self._most_bytes // 2, self._most_bytes, refusal_ms=int(REFUSAL_SECONDS * 1000))
+        for _ in range(MOST_CALLS):
+            if not folded.entries or self._closing:
+                break
+            folded = wire.fold(queue, self._most_bytes // 2, self._most_bytes, refusal_ms=int(REFUSAL_SECONDS * 1000))
+        self._tell(queue, folded)
+        return folded
+
+    def _tell(self, queue: str, folded: Folded) -> None:
+        if folded.is_full and queue not in self._refused:
+            about = {"queue": queue, "unstored_bytes": folded.used_bytes}
+            logger.error("Sends are refused as full until the projector stores what has happened", extra=about)
+            self._refused.add(queue)
+        elif not folded.is_full and queue in self._refused:
+            logger.info("Sends are taken again", extra={"queue": queue})
+            self._refused.discard(queue)
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if self._condition.wait_for(lambda: self._closing, LOOK_SECONDS):
+                    return
+                queues = sorted(self._queues)
+            for queue in queues:
+                try:
+                    self.relieve(queue)
+                except redis.RedisError as error:
+                    logger.warning("Events can't be folded now: %s", error, extra={"queue": queue})
+
+    def folded(self, queue: str, count: int) -> list[tuple[bytes, bytes]]:
+        """Return some entries of a queue with their records. Raises redis.RedisError."""
+        name = Keys(self._broker.namespace, queue).folded
+        if not self._broker.client.hlen(name):
+            return []
+        _, found = self._broker.client.hscan(name, 0, count=count)
+        return list(found.items())
+
+    def forget(self, queue: str, records: list[tuple[bytes, bytes]]) -> None:
+        """Drop records that are stored elsewhere. Raises redis.RedisError."""
+        self._broker.wire.unfold(queue, [(entry, record.partition(b"\n")[0]) for entry, record in records])

@@ -1,0 +1,58 @@
+"""Acts of the command line in the audit log, as `cli:USER`."""
+
+import getpass
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from service.cli.failure import CommandFailed
+from service.errors import HistoryUnavailable
+
+
+@dataclass(slots=True)
+class Done:
+    """What an act says of itself when it is done."""
+
+    count: int | None = None
+
+
+def user() -> str:
+    """Return the user of this machine, also where it has no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())
+
+
+@contextmanager
+def audited(what: str, *, why: str = "", filter: Any = None) -> Generator[Done]:
+    """Do an act between the beginning and the end of its line. Raises CommandFailed where it can't be written down.
+
+    Raises SettingsError without DATABASE_URL.
+    """
+    from service.access.audit import Act, AuditLog
+    from service.settings import get_settings
+    from service.state.database import engine_for
+
+    engine = engine_for(get_settings().require_database_url())
+    log = AuditLog(engine)
+    act = Act(who=f"cli:{user()}", what=f"callboard {what}", request_id=str(uuid4()), why=why, filter=filter)
+    try:
+        try:
+            number = log.begin(act)
+        except HistoryUnavailable as error:
+            raise CommandFailed(f"Nothing was done, since the audit log can't be written: {error}") from error
+        done, status = Done(), 500
+        try:
+            yield done
+            status = 200
+        finally:
+            try:
+                log.end(number, status, count=done.count)
+            except HistoryUnavailable as error:
+                raise CommandFailed(f"It was done, and its end can't be written into the audit log: {error}") from error
+    finally:
+        engine.dispose()

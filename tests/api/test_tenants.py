@@ -1,0 +1,120 @@
+"""Tenants: a key of one sends, sees and repeats as if there were no others."""
+
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+from dramatiq.worker import Worker
+
+from service.broker import RedisBroker
+from service.state.database import engine_for
+from service.state.projector import Projector
+from tests.api.access import Guarded, guarded
+from tests.servers import eventually
+
+ONE = {"type": "only.one", "payload": {"n": 1}}
+
+
+@pytest.fixture
+def api(broker: RedisBroker, database_url: str) -> Iterator[Guarded]:
+    with guarded(broker, database_url) as api:
+        yield api
+
+
+@pytest.fixture
+def acme(api: Guarded) -> str:
+    return api.key("submit", "read", name="acme", tenant="acme")[1]
+
+
+@pytest.fixture
+def umbrella(api: Guarded) -> str:
+    return api.key("submit", "read", "operate", name="umbrella", tenant="umbrella")[1]
+
+
+@pytest.fixture
+def anyone(api: Guarded) -> str:
+    return api.key("submit", "read", name="all")[1]
+
+
+def test_another_tenants_job_is_not_found_as_one_that_is_none(
+    api: Guarded, broker: RedisBroker, acme: str, umbrella: str, anyone: str
+) -> None:
+    path = api.send(acme).json()["poll_url"]
+    assert api.ask("GET", path, acme).status_code == api.ask("GET", path, anyone).status_code == 200
+    hidden = api.ask("GET", path, umbrella)
+    nowhere = api.ask("GET", f"/jobs/{uuid4()}", umbrella)
+    assert hidden.status_code == nowhere.status_code == 404
+    assert hidden.json()["detail"].replace(path[6:], "X") == nowhere.json()["detail"].replace(
+        nowhere.json()["detail"].split()[1], "X"
+    )
+    assert hidden.headers.keys() == nowhere.headers.keys()
+    [delivery] = broker.fetch("default", 1)[0]
+    assert delivery.options["tenant"] == "acme"
+    assert api.ask("GET", path, acme).json()["state"] == "running"
+    assert api.ask("GET", path, umbrella).status_code == 404
+
+
+def test_a_job_of_nobody_is_not_there_for_a_tenant(api: Guarded, acme: str, anyone: str) -> None:
+    assert api.ask("GET", api.send(anyone).json()["poll_url"], acme).status_code == 404
+
+
+def test_a_key_of_all_names_a_tenant_and_a_tenants_own_may_not(api: Guarded, acme: str, anyone: str) -> None:
+    sent = api.send(anyone, {**ONE, "tenant": "acme"})
+    assert api.ask("GET", sent.json()["poll_url"], acme).status_code == 200
+    for tenant in ("acme", "umbrella"):
+        refused = api.send(acme, {**ONE, "tenant": tenant})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "tenant")
+    for wrong in ("", " acme", "a\nb", "x" * 257, 7):
+        refused = api.send(anyone, {**ONE, "tenant": wrong})
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "tenant")
+
+
+def test_a_unique_job_of_one_tenant_neither_stops_nor_betrays_anothers(api: Guarded, acme: str, umbrella: str) -> None:
+    first = api.send(acme, ONE)
+    assert api.send(umbrella, ONE).status_code == 202
+    again = api.send(acme, ONE)
+    assert (again.status_code, again.json()["job_id"]) == (409, first.json()["job_id"])
+
+
+def test_one_idempotency_key_is_another_for_each_tenant(api: Guarded, acme: str, umbrella: str, anyone: str) -> None:
+    header = {"Idempotency-Key": "k"}
+    jobs = [api.send(token, **header).json()["job_id"] for token in (acme, umbrella, anyone)]
+    assert len(set(jobs)) == 3
+    assert [api.send(token, **header).json()["job_id"] for token in (acme, umbrella, anyone)] == jobs
+    named = api.send(anyone, {"type": "count.up", "payload": {"n": 1}, "tenant": "acme"}, **header)
+    assert named.status_code == 422, "it asks for another job"
+
+
+def test_a_key_of_a_tenant_does_not_reach_what_concerns_all(api: Guarded, umbrella: str) -> None:
+    answer = api.ask("POST", "/acts", umbrella)
+    assert (answer.status_code, answer.json()["type"]) == (403, "urn:callboard:problem:not-for-tenants")
+    assert api.done == []
+    assert api.log.page() == []
+
+
+def test_a_batch_is_for_the_keys_own_tenant(api: Guarded, acme: str, umbrella: str) -> None:
+    job = {"type": "count.up", "payload": {"n": 1}}
+    sent = api.ask("POST", "/jobs/batch", acme, json={"jobs": [job, job]}).json()
+    for job_id in sent["job_ids"]:
+        assert api.ask("GET", f"/jobs/{job_id}", acme).status_code == 200
+        assert api.ask("GET", f"/jobs/{job_id}", umbrella).status_code == 404
+    refused = api.ask("POST", "/jobs/batch", acme, json={"jobs": [job, {**job, "tenant": "umbrella"}]})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "jobs.1.tenant")
+
+
+def test_a_job_that_has_ended_stays_its_tenants_before_and_after_it_is_stored(
+    api: Guarded, broker: RedisBroker, start_worker: Callable[..., Worker], database_url: str, acme: str, umbrella: str
+) -> None:
+    path = api.send(acme).json()["poll_url"]
+    start_worker()
+    eventually(lambda: api.ask("GET", path, acme).json().get("state") == "succeeded")
+    assert api.ask("GET", path, umbrella).status_code == 404
+    engine = engine_for(database_url)
+    with engine.connect() as connection:
+        projector = Projector(broker, engine)
+        while projector.project_batch(connection):
+            pass
+    engine.dispose()
+    assert broker.find_record(path.removeprefix("/jobs/")) is None, "it is in the database only"
+    assert api.ask("GET", path, acme).json()["state"] == "succeeded"
+    assert api.ask("GET", path, umbrella).status_code == 404

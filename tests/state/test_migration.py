@@ -1,0 +1,75 @@
+"""The table of the release before becomes the one of today, with its rows."""
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, text
+
+import service.state
+from service.broker import RedisBroker
+from service.state.database import engine_for
+from service.state.history import History
+from service.state.migrate import upgrade
+from service.state.states import State
+from service.state.store import store
+from tests.servers import new_database
+from tests.state.stories import a_job
+
+NOW = datetime.now(UTC).replace(microsecond=0)  # the service counts milliseconds
+
+
+def migrate(engine: Engine, act: Any, revision: str) -> None:
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(Path(service.state.__file__).parent / "migrations"))
+        config.attributes["connection"] = connection
+        act(config, revision)
+
+
+@pytest.fixture
+def before(postgres_url: str) -> Any:
+    engine = engine_for(new_database(postgres_url, f"before_{uuid.uuid4().hex}"))
+    migrate(engine, command.upgrade, "0003")
+    yield engine
+    engine.dispose()
+
+
+def test_the_rows_of_the_release_before_are_kept(before: Engine, broker: RedisBroker) -> None:
+    ages = (0, 1, 40, 4000)
+    ids = [uuid.uuid4() for _ in ages]
+    with before.begin() as connection:
+        for job_id, age in zip(ids, ages, strict=True):
+            connection.execute(
+                text(
+                    "INSERT INTO callboard_jobs "
+                    "(job_id, sequence, type, queue, state, attempt, created_at, changed_at, result) "
+                    "VALUES (:job_id, 7, 't.act', 'email', 'succeeded', 1, :at, :at, '{\"b\": 1, \"a\": 2}')"
+                ),
+                {"job_id": job_id, "at": NOW - timedelta(days=age)},
+            )
+    upgrade(before.url.render_as_string(hide_password=False))
+    history = History(before, broker)
+    for job_id, age in zip(ids, ages, strict=True):
+        found = history.find(job_id)
+        assert found is not None
+        assert (found.state, found.attempt, found.created_at) == (State.SUCCEEDED, 1, NOW - timedelta(days=age))
+        assert list(found.result) == ["b", "a"]
+    with before.connect() as connection:
+        store(connection, a_job(str(ids[0]), "pending", NOW))
+    assert (history.find(ids[0]) or found).state is State.SUCCEEDED, "what is told again changes nothing"
+
+
+def test_there_is_a_way_back(before: Engine) -> None:
+    job_id = uuid.uuid4()
+    upgrade(before.url.render_as_string(hide_password=False))
+    with before.connect() as connection:
+        store(connection, a_job(str(job_id), "dead", NOW))
+    migrate(before, command.downgrade, "0006")
+    with before.connect() as connection:
+        row = connection.execute(text("SELECT job_id, state, skipped FROM callboard_jobs")).one()
+    assert tuple(row) == (job_id, "dead", False)
