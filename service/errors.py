@@ -12,6 +12,8 @@
     ├── TaskRunning              a task is in progress, and what was asked for has to wait for its end
     ├── TaskConflict             a task's status does not allow what was asked for
     ├── JobExists                a send is refused, since an unfinished job has its unique key
+    ├── WrongState               an act does not fit the state that its job is in
+
     ├── UnknownSchedule          there is no schedule of this name
     ├── ScheduleConflict         what is asked of a schedule does not go with what it is
     ├── UnreadableMessage        what is stored as a message is none that this release can run
@@ -158,6 +160,18 @@ class JobExists(CallboardError):
         self.job_id = job_id
         self.key = key
         super().__init__(f"Job {job_id} has the unique key {shorten(key)}")
+
+
+class WrongState(CallboardError):
+    """An act does not fit the state that its job is in. Nothing was changed."""
+
+    code = "wrong-state"
+    status = 409
+
+    def __init__(self, job_id: str, state: str, problem: str) -> None:
+        self.job_id = job_id
+        self.state = state
+        super().__init__(f"Job {shorten(job_id)} is {state}, and {problem}")
 
 
 class UnknownSchedule(CallboardError):

@@ -20,6 +20,7 @@ from dramatiq.actor import Actor
 from dramatiq.message import Message
 
 from service.broker import broker
+from service.broker.cancelled import Cancelled
 from service.broker.lost import LeaseLost
 from service.broker.message_checks import INHERITED, MOST_CHARACTERS
 from service.broker.once import FIRST_RESULT, check_key
@@ -52,6 +53,7 @@ __all__ = [
     "AuthenticationFailed",
     "Backoff",
     "BrokerUnavailable",
+    "Cancelled",
     "Declined",
     "Expired",
     "Job",

@@ -5,7 +5,20 @@ from fastapi import FastAPI
 from service import __version__
 from service.access.audit import AuditLog
 from service.access.keys import KeyStore
-from service.api import actors, audit, batches, health, jobs, metrics, schedules, sends, task_queue
+from service.api import (
+    actors,
+    audit,
+    batches,
+    health,
+    job_acts,
+    jobs,
+    metrics,
+    queues,
+    schedules,
+    sends,
+    task_queue,
+    workers,
+)
 from service.api.auditing import Auditing
 from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
@@ -98,15 +111,9 @@ def build_app(
         app.add_middleware(Auditing, log=audit_log)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
-    app.include_router(sends.router)
-    app.include_router(batches.router)
-    app.include_router(jobs.router)
-    app.include_router(actors.router)
-    app.include_router(task_queue.router)
-    app.include_router(health.router)
-    app.include_router(schedules.router)
-    app.include_router(metrics.router)
-    app.include_router(audit.router)
+    resources = (sends, batches, jobs, job_acts, queues, workers, actors, task_queue, health, schedules, metrics, audit)
+    for resource in resources:
+        app.include_router(resource.router)
     check_all_routes_have_rules(app, ROUTES)
     # The last is the outermost: what does not pass the gate is not read, and counted all the same.
     app.add_middleware(Gate, table=dict(ROUTES), authenticate=authenticate, public=public)

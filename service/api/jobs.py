@@ -60,7 +60,7 @@ async def get_job(request: Request, job_id: str) -> JobView:
     history: History = request.app.state.history
     lines: Lines = request.app.state.lines
     caller = caller_of(request)
-    found = await lines.reads.run(_find, history, UUID(job_id), caller) if _is_job_id(job_id) else None
+    found = await lines.reads.run(_find, history, UUID(job_id), caller) if is_job_id(job_id) else None
     if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
     return found
@@ -101,7 +101,8 @@ def _view(snapshot: Snapshot) -> JobView:
     )
 
 
-def _is_job_id(text: str) -> bool:
+def is_job_id(text: str) -> bool:
+    """Whether a text can be a job's id in a path."""
     try:
         # UUID() takes braces, urn:uuid: and more: one job has one address.
         return str(UUID(text)) == text.lower()

@@ -24,6 +24,7 @@ from service.errors import (
     TooManyRequests,
     UnknownJobType,
     UnknownTaskType,
+    WrongState,
     shorten,
 )
 
@@ -56,6 +57,17 @@ def add_problem_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected_error)
 
 
+#: What is told of an error besides its text, by its kind.
+TOLD: dict[type[CallboardError], tuple[str, ...]] = {
+    JobExists: ("job_id",),
+    TaskRunning: ("job_id",),
+    WrongState: ("job_id", "state"),
+    BrokerUnavailable: ("may_be_stored",),
+    BatchUnfinished: ("stored", "uncertain"),
+    MissingScope: ("scope",),
+}
+
+
 async def answer_of(request: Request, error: Exception) -> Problem:
     """Answer an error of ours."""
     assert isinstance(error, CallboardError)
@@ -71,14 +83,9 @@ async def answer_of(request: Request, error: Exception) -> Problem:
         members = _listed(error.problems)
     if isinstance(error, UnknownJobType | UnknownTaskType):
         members["known_types"] = error.known
-    if isinstance(error, JobExists | TaskRunning):
-        members["job_id"] = error.job_id
-    if isinstance(error, BrokerUnavailable):
-        members["may_be_stored"] = error.may_be_stored
-    if isinstance(error, BatchUnfinished):
-        members |= {"stored": error.stored, "uncertain": error.uncertain}
-    if isinstance(error, MissingScope):
-        members["scope"] = error.scope
+    for kind, names in TOLD.items():
+        if isinstance(error, kind):
+            members |= {name: getattr(error, name) for name in names}
     if isinstance(error, NotAuthenticated):
         headers = {"WWW-Authenticate": 'Bearer realm="callboard"'}
     if error.retryable and error.status != 503:

@@ -11,6 +11,7 @@ from dramatiq.broker import MessageProxy
 from dramatiq.message import Message
 from dramatiq.middleware import threading as threads
 
+from service.broker.cancelled import Cancelled
 from service.broker.messages import copy_message
 from service.broker.outcome import Failure, Outcome
 from service.broker.outgoing import FollowUps
@@ -68,6 +69,8 @@ class Delivery(MessageProxy):
         self.runner: int | Interrupter | None = None
         #: Whether anybody has tried to interrupt it.
         self.is_interrupted = False
+        #: Whether somebody has cancelled the job: then it ends as that, however its run does.
+        self.is_cancelled = False
         self._is_interrupting = False
         self._guard = Lock()
         self.follow_ups = NO_FOLLOW_UPS
@@ -91,6 +94,11 @@ class Delivery(MessageProxy):
         Its end is `runner = None`, a plain store in which nothing can arrive, and `absorb` where `is_interrupted`.
         """
         self.runner = interrupter or get_ident()
+
+    def check_cancelled(self) -> None:
+        """Raise Cancelled where that has come before the beginning, and so could interrupt nothing."""
+        if self.is_cancelled:
+            raise Cancelled
 
     def absorb(self) -> None:
         """Drop what was raised in this thread too late to arrive in the actor's function. Called in that thread.

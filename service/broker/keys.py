@@ -90,6 +90,21 @@ class Keys:
         """Hash: entry to the log of its attempts, a line of JSON each, from the first failure until it has ended."""
         return self._key("attempts")
 
+    @property
+    def cancels(self) -> str:
+        """Hash: entry that is held and cancelled to the error that says by whom and why, JSON. Until it ends."""
+        return self._key("cancels")
+
+    @property
+    def paused(self) -> str:
+        """String: who has paused the queue, when and why, JSON. There while it is paused."""
+        return self._key("paused")
+
+    @property
+    def workers(self) -> str:
+        """Hash of the whole namespace: worker process to the time in ms when it said so, and what it is, JSON."""
+        return f"{self.namespace}:workers"
+
     def replayed(self, request: str) -> str:
         """Set with an expiry: the dead letters that this request of an operator has replayed."""
         return self._key(f"replayed:{request}")

@@ -102,7 +102,17 @@ class Crashed:
     failure: Failure
 
 
-Outcome = Succeeded | Dead | RetryLater | Snoozed | Crashed
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The job was cancelled. Redis has kept by whom; `failure` is told where it has not, as of a job that raises it."""
+
+    failure: Failure
+
+
+Outcome = Succeeded | Dead | RetryLater | Snoozed | Crashed | Cancelled
+
+#: Of a job that ends so without anybody's asking.
+BY_ITSELF = Cancelled(Failure("Cancelled", "The job has ended itself as cancelled", ""))
 
 
 #: Of actors that return nothing: most of them.

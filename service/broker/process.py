@@ -2,7 +2,8 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import cached_property
 from socket import gethostname
 from typing import Any, ClassVar, cast
@@ -97,13 +98,24 @@ class Process(Hooks):
 
     @cached_property
     def wakeups(self) -> Wakeups:
-        return Wakeups(self.client, f"{self.namespace}:wake:{self.worker_id}")
+        return Wakeups(self.client, f"{self.namespace}:wake:{self.worker_id}", self._cancelled)
+
+    def _cancelled(self, queue: str, entry: str, token: str) -> None:
+        """Redis has said that a delivery is cancelled. Who holds none has nothing to end."""
 
     @property
     def where(self) -> str:
         """Host and port of the Redis server, for messages."""
         options = self.client.connection_pool.connection_kwargs
         return str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+
+    @contextmanager
+    def reaching(self) -> Generator[None]:
+        """Raise BrokerUnavailable for what Redis says within it."""
+        try:
+            yield
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
 
     def unavailable(self, error: redis.RedisError, *, may_be_stored: bool | None = None) -> BrokerUnavailable:
         """Return the error of a send for one of Redis, which tells by itself whether it may be stored if not said."""

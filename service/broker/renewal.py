@@ -47,19 +47,21 @@ class Renewal:
         """Renew each queue's leases in one call. Returns whether all answered: else the next round comes soon."""
         answered = True
         for queue, holdings in list(self._holdings.items()):
-            leases = holdings.all()
-            if not leases:
+            if not holdings.all():
                 continue
             try:
-                lost = self._renew(queue, leases)
+                self.renew_queue(queue)
             except redis.RedisError as error:
                 logger.warning("Leases can't be renewed now: %s", error, extra={"queue": queue})
                 answered = False
-                continue
-            for delivery in holdings.lose(lost):
-                if delivery.interrupt(LeaseLost):
-                    logger.warning("The lease was lost: the job is interrupted", extra={"job_id": delivery.message_id})
         return answered
+
+    def renew_queue(self, queue: str) -> None:
+        """Renew the leases of one queue. Raises redis.RedisError."""
+        holdings = self._holdings[queue]
+        for delivery in holdings.lose(self._renew(queue, holdings.all())):
+            if delivery.interrupt(LeaseLost):
+                logger.warning("The lease was lost: the job is interrupted", extra={"job_id": delivery.message_id})
 
     def _run(self, stop: Event) -> None:
         wait_seconds = self._interval_seconds

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from service.broker import events
 from service.broker.delivery import Delivery, Lease
 from service.broker.messages import copy_message
-from service.broker.outcome import Crashed, Dead, Failure, Reason, RetryLater, Snoozed, Succeeded
+from service.broker.outcome import BY_ITSELF, Cancelled, Crashed, Dead, Failure, Reason, RetryLater, Snoozed, Succeeded
 from service.broker.outgoing import FollowUp
 
 
@@ -52,6 +52,8 @@ def settlement_of(delivery: Delivery) -> Settlement:  # noqa: PLR0911 - one for 
         case Succeeded(result):
             event = events.settled(lease, "succeeded", actor, result=result, **_origin_of(delivery))
             return Settlement(lease, "done", event, follow_ups=tuple(delivery.follow_ups.all))
+        case Cancelled(failure):
+            return cancelled(lease, actor, failure, **_origin_of(delivery))
         case Dead() | RetryLater() | Snoozed() | Crashed() if delivery.handed_back:
             return released(delivery)
         case Dead(failure, reason):
@@ -79,6 +81,11 @@ def dead(lease: Lease, actor: str, failure: Failure, reason: Reason, message: by
     """The entry becomes a dead letter: with the bytes that are stored, or with other ones."""
     event = events.settled(lease, "dead", actor, reason=reason, error=failure.to_json(), **origin)
     return Settlement(lease, "dead", event, _lines(failure, message))
+
+
+def cancelled(lease: Lease, actor: str, failure: Failure = BY_ITSELF.failure, **origin: str) -> Settlement:
+    """The entry is cancelled: where somebody has asked for that, with what he has said."""
+    return Settlement(lease, "cancelled", events.settled(lease, "cancelled", actor, error=failure.to_json(), **origin))
 
 
 def _lines(failure: Failure, rest: bytes) -> bytes:

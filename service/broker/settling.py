@@ -1,5 +1,6 @@
 """What becomes of the messages that a process holds: settled, given back, renewed."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from time import sleep
@@ -18,9 +19,12 @@ from service.broker.relay import ONCE_WITHIN_SECONDS, Relay
 from service.broker.renewal import Renewal
 from service.broker.sender import INSIST_SECONDS
 from service.broker.sending import Sending
-from service.broker.settlement import Settlement, dead, released, settlement_of, unreceived
+from service.broker.settlement import Settlement, cancelled, dead, released, settlement_of, unreceived
 from service.broker.settler import BATCH, Settler
 from service.queues import QUEUES, policy_of
+
+#: The outcomes of which a job does not come back.
+ENDS = frozenset({"done", "dead", "cancelled"})
 
 
 class Settling(Sending):
@@ -35,6 +39,8 @@ class Settling(Sending):
         super()._begin()
         #: What is settled or is not: the server was asked, and its reply never came.
         self._maybe_settled: set[Lease] = set()
+        #: The jobs that have ended for good here, by queue.
+        self.finished: Counter[str] = Counter()
 
     @cached_property
     def settler(self) -> Settler:
@@ -86,6 +92,12 @@ class Settling(Sending):
             self.give_back(delivery.lease.queue, 1)
             self.settler.add(released(delivery))
 
+    def end_cancelled(self, deliveries: Iterable[Delivery]) -> None:
+        """End what was cancelled and has not started."""
+        for delivery in deliveries:
+            self.give_back(delivery.lease.queue, 1)
+            self.settler.add(cancelled(delivery.lease, delivery.actor_name))
+
     def give_back(self, queue: str, slots: int) -> None:
         """Free slots of a queue that nothing has come for."""
         self._call([*self.slots.give_back(queue, slots), *self.slots.count_ended()])
@@ -125,6 +137,7 @@ class Settling(Sending):
                 self._maybe_settled.update(leases)
             raise
         self.holdings[queue].remove(leases)
+        self.finished[queue] += sum(each.outcome in ENDS for each in batch)
         if any(settlement.follow_ups for settlement in batch):
             self.relay.call(queue)
         if any(settlement.outcome == "dead" for settlement in batch):
@@ -141,8 +154,16 @@ class Settling(Sending):
         self.holdings[settlement.lease.queue].remove([settlement.lease])
 
     def renew(self, queue: str, leases: Sequence[Lease]) -> list[str]:
-        """Extend leases of one queue. Returns the entries that are lost. Raises redis.RedisError."""
-        return self.wire.renew(queue, leases, lease_ms=int(self._lease_seconds(queue) * 1000))
+        """Extend leases of one queue. Returns the entries that are lost. Raises redis.RedisError.
+
+        What is cancelled of them is ended here.
+        """
+        lost, marked = self.wire.renew(queue, leases, lease_ms=int(self._lease_seconds(queue) * 1000))
+        if marked:
+            tokens = {lease.entry: lease.token for lease in leases}
+            for entry in marked:
+                self._cancelled(queue, entry, tokens[entry])
+        return lost
 
     def extend(self, lease: Lease) -> bool:
         """Renew one lease now. Returns whether it is still held. Raises BrokerUnavailable."""

@@ -1,7 +1,11 @@
-"""Wakes the consumers of an idle process: one subscription, one channel, the queue's name as the message."""
+"""Wakes the consumers of an idle process: one subscription, one channel, the queue's name as the message.
+
+Of a job that is cancelled the message is `cancel QUEUE TOKEN ENTRY`.
+"""
 
 import logging
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Condition, Event, Thread
 from typing import Any
@@ -17,8 +21,9 @@ logger = logging.getLogger(__name__)
 class Wakeups:
     """Lets a consumer wait for work in its queue. Without a subscription it waits its time out."""
 
-    def __init__(self, client: Any, channel: str) -> None:
+    def __init__(self, client: Any, channel: str, on_cancel: Callable[[str, str, str], None] | None = None) -> None:
         self._client = client
+        self._on_cancel = on_cancel
         self._channel = channel
         self._condition = Condition()
         self._calls: dict[str, int] = defaultdict(int)
@@ -93,10 +98,19 @@ class Wakeups:
                 self._note_success()
                 self.wake_all()  # what was called while nobody listened
             elif message["type"] == "message":
-                queue = message["data"].decode()
+                self._called(message["data"].decode(errors="replace"))
+
+    def _called(self, message: str) -> None:
+        match message.split(" "):
+            case ["cancel", queue, token, entry] if self._on_cancel:
+                try:
+                    self._on_cancel(queue, entry, token)
+                except Exception:
+                    logger.exception("A job can't be cancelled at once", extra={"job_id": entry})
+            case _:
                 with self._condition:
-                    self._by_redis.add(queue)
-                self.wake(queue)
+                    self._by_redis.add(message)
+                self.wake(message)
 
     def _note_trouble(self, error: Exception) -> None:
         # Each attempt may say something else of one outage; what the server refuses it refuses in the same words.

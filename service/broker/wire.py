@@ -32,18 +32,20 @@ UNIQUE_KEYS = (
 )
 #: Of what goes out, so much is looked at at a time.
 MOST_OUTGOING = 1000
+ENQUEUE_KEYS = ("ready", "delayed", "messages", "events", "counter", "waiters", "full")
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
-    "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters", "full"),
+    "enqueue": ENQUEUE_KEYS,
+    "enqueue_unique": ENQUEUE_KEYS,
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
         *("leases", "deadlines", "lapses", "finals", *LETTER_KEYS, "attempts"),
-        *("once", "once_until", "once_waiting", "outgoing", "progress", "checkpoints"),
+        *("once", "once_until", "once_waiting", "outgoing", "progress", "checkpoints", "cancels", "paused"),
     ),
     "settle": (
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
         *("leases", "deadlines", "lapses", *LETTER_KEYS, "attempts"),
-        *("once", "once_until", "once_waiting", "outgoing", "progress", "checkpoints"),
+        *("once", "once_until", "once_waiting", "outgoing", "progress", "checkpoints", "cancels"),
     ),
     "note": ("leases", "progress", "checkpoints", "events"),
     "replay": (
@@ -58,6 +60,20 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
     "relayed": ("outgoing",),
     "renew": ("leases", "deadlines"),
     "begin": ("leases",),
+    "cancel": (
+        *("ready", "delayed", "messages", "events", "finals", "waiters", "leases", "deadlines", "lapses", "attempts"),
+        *("once", "once_until", "once_waiting", "progress", "checkpoints", "unique", "cancels"),
+    ),
+    "reschedule": (
+        *("ready", "delayed", "messages", "events", "waiters", "leases", "once", "once_until", "once_waiting"),
+    ),
+    "pause": ("paused", "ready", "waiters"),
+    "counts": ("ready", "delayed", "messages", "once_waiting", "leases", "dead", "attempts", "paused"),
+    "purge": (
+        *("ready", "delayed", "messages", "events", "finals", "waiters", "leases", "lapses", "attempts"),
+        *("once", "once_until", "once_waiting", "progress", "checkpoints", "unique", *LETTER_KEYS),
+    ),
+    "report": ("workers",),
 }
 MOST_PRODUCERS = 1000
 MOST_FORGOTTEN = 1000
@@ -166,9 +182,9 @@ class Wire:
         if first.unique:
             keys = Keys(self._namespace, queue)
             own = (keys.producer(producer), keys.sent(first.entry), *(getattr(keys, name) for name in UNIQUE_KEYS))
-            constant = _constant(self._namespace, queue, "enqueue", *own)
+            constant = _constant(self._namespace, queue, "enqueue_unique", *own)
             arguments: list[Argument] = [number, once_within_seconds, first.packed(), *first.unique.packed()]
-            return Call("enqueue", constant, arguments)
+            return Call("enqueue_unique", constant, arguments)
         if once_within_seconds:
             keys = Keys(self._namespace, queue)
             constant = _constant(self._namespace, queue, "enqueue", keys.producer(producer), keys.sent(first.entry))
@@ -200,7 +216,7 @@ class Wire:
         mine = f" {self._worker_id}".encode()
         # Of a suspect that has begun, the lease ends otherwise: it was received.
         held_now = self._client.hgetall(keys.leases)
-        leases = {entry: lease for entry, lease in held_now.items() if lease.partition(b"\t")[0].endswith(mine)}
+        leases = {entry: lease for entry, lease in held_now.items() if _holder_of(lease).endswith(mine)}
         if not leases:
             return []
         found: list[tuple[Lease, str]] = []
@@ -227,13 +243,26 @@ class Wire:
         call = Call("settle", self._constants["settle", queue], arguments)
         return [entry.decode() for entry in self._scripts.call(call)]
 
-    def renew(self, queue: str, leases: Sequence[Lease], *, lease_ms: int) -> list[str]:
-        """Extend leases. Returns the entries that this process does not hold any more."""
+    def renew(self, queue: str, leases: Sequence[Lease], *, lease_ms: int) -> tuple[list[str], list[str]]:
+        """Extend leases. Returns the entries that this process does not hold any more, and those that are cancelled."""
         args: list[Argument] = [lease_ms]
         for lease in leases:
             args += [lease.entry, lease.token]
         call = Call("renew", self._constants["renew", queue], args)
-        return [entry.decode() for entry in self._scripts.call(call)]
+        lost, cancelled = self._scripts.call(call)
+        return [entry.decode() for entry in lost], [entry.decode() for entry in cancelled]
+
+    def have_cancelled(self, queues: Sequence[str]) -> list[str]:
+        """Return the queues of which something is cancelled that is held, by whichever worker."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for queue in queues:
+                pipeline.exists(Keys(self._namespace, queue).cancels)
+            found = pipeline.execute()
+        return [queue for queue, exists in zip(queues, found, strict=True) if exists]
+
+    def run(self, script: str, queue: str, arguments: list[Argument]) -> Any:
+        """Call a script that acts on one queue with no keys of its own, and return its reply, undecoded."""
+        return self._scripts.call(Call(script, self._constants[script, queue], arguments))
 
     def note(self, queue: str, notes: Sequence[Note]) -> list[str]:
         """Keep what jobs say of themselves. Returns the entries that this process does not hold any more."""
@@ -363,7 +392,7 @@ class Wire:
         self._client.delete(keys.ready, keys.delayed, keys.messages, keys.leases, keys.deadlines, keys.lapses)
         self._client.delete(keys.dead, keys.dead_messages, keys.dead_letters, keys.untold, keys.attempts)
         self._client.delete(keys.outgoing, keys.progress, keys.checkpoints)
-        self._client.delete(keys.once, keys.once_until, keys.once_waiting, keys.unique)
+        self._client.delete(keys.once, keys.once_until, keys.once_waiting, keys.unique, keys.cancels, keys.paused)
 
 
 def _exists(reply: bytes, rows: Sequence[Row]) -> JobExists:
@@ -378,6 +407,10 @@ def _met(reply: list[bytes]) -> Met:
 
 def _job_of(entry: bytes) -> str:
     return entry.decode().partition("~")[0]
+
+
+def _holder_of(lease: bytes) -> bytes:
+    return lease.partition(b"\t")[0].removesuffix(b" cancelled")
 
 
 def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterator[tuple[Lease, str, bytes]]:

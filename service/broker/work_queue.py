@@ -8,7 +8,7 @@ through the kernel: with short jobs that doubles what a job costs. Here no lock 
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import Any, cast
@@ -66,20 +66,20 @@ class WorkQueue:
         while self.unfinished_tasks:
             time.sleep(JOIN_LOOK_SECONDS)
 
-    def take_all(self) -> list[Delivery]:
-        """Take out what no thread has begun."""
+    def take_all(self, meant: Callable[[Delivery], bool] | None = None) -> list[Delivery]:
+        """Take out what no thread has begun and what is meant. The others keep their order."""
         taken: list[Delivery] = []
-        begun: list[Delivery] = []
+        kept: list[Delivery] = []
         while True:
             try:
                 delivery = self.get_nowait().message
             except Empty:
                 break
-            if delivery.left:
-                begun.append(delivery)
+            if delivery.left or (meant and not meant(delivery)):
+                kept.append(delivery)
             else:
                 taken.append(delivery)
                 self.task_done()
-        for delivery in begun:
+        for delivery in kept:
             self.put_again(delivery)
         return taken

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from dramatiq.broker import Broker
-from dramatiq.middleware import Middleware, Shutdown
+from dramatiq.middleware import Middleware, Shutdown, SkipMessage
 
 from service.broker.server_check import problems_of
 from service.broker.work_queue import WorkQueue
@@ -46,6 +46,7 @@ class WorkerLife(Middleware):
         self._broker.draining = False
         self._broker.slots.threads = worker.worker_threads
         self._broker.start()
+        self._broker.presence.start(worker.consumer_whitelist or self._broker.queues, worker.worker_threads)
         _stop_once()
 
     def _check_server(self) -> None:
@@ -60,6 +61,8 @@ class WorkerLife(Middleware):
 
     def before_process_message(self, broker: Broker, message: Any) -> None:
         self._broker.holdings[message.lease.queue].started(message)
+        if message.is_cancelled:
+            raise SkipMessage
 
     def after_process_message(
         self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
@@ -73,6 +76,7 @@ class WorkerLife(Middleware):
         # In this order: who is called after its last look passes the call on, and from then on is not called any more.
         self._broker.draining = True
         self._broker.wakeups.stop()
+        self._broker.presence.changed()
         self.release_unstarted()
 
     def release_unstarted(self) -> None:
@@ -80,8 +84,16 @@ class WorkerLife(Middleware):
         if self.work_queue:
             self._broker.release(self.work_queue.take_all())
 
+    def drop_cancelled(self) -> None:
+        """End what is cancelled and waits for a thread."""
+        if self.work_queue:
+            holdings = self._broker.holdings
+            cancelled = self.work_queue.take_all(lambda one: holdings[one.lease.queue].is_cancelled(one.lease))
+            self._broker.end_cancelled(cancelled)
+
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
         self._hand_back()
+        self._broker.presence.stop()
         self._broker.stop()
 
     def _hand_back(self) -> None:

@@ -8,10 +8,13 @@ from typing import ClassVar
 from dramatiq.broker import Consumer
 from dramatiq.middleware import Middleware
 
+from service.broker.cancellations import Cancellations
 from service.broker.consumer import QueueConsumer
 from service.broker.delivery import Delivery
 from service.broker.intake import Intake
 from service.broker.link import Link
+from service.broker.presence import Presence
+from service.broker.settlement import cancelled
 from service.broker.settling import Settling
 from service.broker.worker_life import WorkerLife
 from service.settings import Settings
@@ -25,7 +28,10 @@ CLOSE_SECONDS = 10.0
 class Working(Settling):
     """The worker's side of the broker."""
 
-    of_one_process: ClassVar[tuple[str, ...]] = (*Settling.of_one_process, "intake", "link")
+    of_one_process: ClassVar[tuple[str, ...]] = (
+        *Settling.of_one_process,
+        *("intake", "link", "cancellations", "presence"),
+    )
 
     def __init__(self, settings: Callable[[], Settings], middleware: list[Middleware]) -> None:
         self.life = WorkerLife(self)
@@ -44,12 +50,26 @@ class Working(Settling):
     def link(self) -> Link:
         return Link(where=self.where)
 
+    @cached_property
+    def cancellations(self) -> Cancellations:
+        return Cancellations(
+            self.holdings, self.wire.have_cancelled, self.renewal.renew_queue, self.life.drop_cancelled
+        )
+
+    @cached_property
+    def presence(self) -> Presence:
+        return Presence(self)
+
+    def _cancelled(self, queue: str, entry: str, token: str) -> None:
+        self.cancellations.arrived(queue, entry, token)
+
     def start(self) -> None:
         """Listen, renew and settle, from threads of their own, until `stop`."""
         with self._working_lock:
             if not self._working:
                 self._working = True
-                for part in (self.wakeups, self.settler, self.relay, self.renewal, self.obituaries, self.backlog):
+                parts = (self.wakeups, self.settler, self.relay, self.renewal, self.obituaries, self.backlog)
+                for part in (*parts, self.cancellations):
                     part.start()
 
     def stop(self) -> None:
@@ -62,6 +82,7 @@ class Working(Settling):
                 self.notes.close(CLOSE_SECONDS)
                 self.obituaries.close(CLOSE_SECONDS)
                 self.renewal.stop()
+                self.cancellations.stop()
                 self.backlog.stop()
                 self.wakeups.stop()
 
@@ -94,9 +115,19 @@ class Working(Settling):
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
         opened = [self.intake.open(*message) for message in fetched.messages]
         deliveries = [delivery for delivery in opened if delivery]
+        if self.holdings[queue].has_cancelled:
+            deliveries = self._without_cancelled(queue, deliveries)
         if fetched.messages and not deliveries:
             poll_seconds = 0.0  # none of these can run here, and behind them there may be others
         return deliveries, poll_seconds
+
+    def _without_cancelled(self, queue: str, deliveries: list[Delivery]) -> list[Delivery]:
+        """Leave out what was cancelled before the fetch that has leased it was answered: its slots go back with it."""
+        holdings = self.holdings[queue]
+        for delivery in deliveries:
+            if holdings.is_cancelled(delivery.lease):
+                self.settler.add(cancelled(delivery.lease, delivery.actor_name))
+        return [delivery for delivery in deliveries if not holdings.is_cancelled(delivery.lease)]
 
     def pass_on(self, queue: str) -> None:
         """Call another worker for what this one was called for, and has no slot to run. Raises redis.RedisError."""

@@ -10,7 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
-from service.cli import api, dead_letters, down, keys, migrate, projector, scheduler, schedules, worker
+from service.cli import (
+    api,
+    dead_letters,
+    down,
+    jobs,
+    keys,
+    migrate,
+    projector,
+    queues,
+    scheduler,
+    schedules,
+    worker,
+    workers,
+)
 from service.cli.up import command as up
 from service.errors import CallboardError, DeclarationError, SettingsError
 
@@ -43,6 +56,9 @@ COMMANDS = (
     Command("api", api, "serve the HTTP API"),
     Command("projector", projector, "write the history of jobs to the database"),
     Command("scheduler", scheduler, "send the jobs that are due by schedule"),
+    Command("jobs", jobs, "cancel jobs, and give waiting ones another priority or time"),
+    Command("queues", queues, "show what is on the queues; pause, resume and purge one"),
+    Command("workers", workers, "show the live workers and what each runs"),
     Command("schedules", schedules, "list, pause, resume and run schedules"),
     Command("dead-letters", dead_letters, "list, show, replay and delete jobs that are dead"),
     Command("keys", keys, "make, list, rotate and revoke API keys"),

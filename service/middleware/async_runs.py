@@ -11,6 +11,7 @@ from typing import Any
 
 from dramatiq.middleware.time_limit import TimeLimitExceeded
 
+from service.broker.cancelled import Cancelled
 from service.broker.delivery import Delivery
 from service.errors import SoftTimeLimit
 from service.middleware.time_limit import EXCEEDED
@@ -40,13 +41,16 @@ class AsyncRun:
         self._on_end = on_end
         self._task: asyncio.Task[Any] | None = None
         self._interruption: type[BaseException] | None = None
-        self._is_soft_over = False
+        #: What the coroutine is still to meet at its next `await`, in place of a bare cancellation.
+        self._to_meet: type[BaseException] | None = None
 
     def begin(self, job: Coroutine[Any, Any, Any]) -> None:
         """Have a coroutine run, in a copy of this thread's context."""
         self._delivery.left = self
         self._delivery.begin(self._interrupt)
         self._loop.call_soon_threadsafe(self._begin, job)
+        if self._delivery.is_cancelled:
+            self._interrupt(Cancelled)  # it came before the beginning, and could interrupt nothing
 
     def half_over(self) -> None:
         """Say that the coroutine has ended, or that its first thread is out of the hooks: either may come first."""
@@ -54,7 +58,7 @@ class AsyncRun:
             self._on_end(self._delivery)
 
     def _begin(self, job: Coroutine[Any, Any, Any]) -> None:
-        self._task = self._loop.create_task(contained(_Steered(job, self._is_for_soft_limit)))
+        self._task = self._loop.create_task(contained(_Steered(job, self._taken)))
         # Not inside of the coroutine: one that is cancelled at once never begins.
         self._task.add_done_callback(self._end)
 
@@ -73,24 +77,23 @@ class AsyncRun:
         self._loop.call_soon_threadsafe(self._cancel, exception)
 
     def _cancel(self, exception: type[BaseException]) -> None:
-        if issubclass(exception, SoftTimeLimit):
-            self._is_soft_over = True
-        else:
+        if not issubclass(exception, SoftTimeLimit):
             self._interruption = exception
+        self._to_meet = exception if issubclass(exception, SoftTimeLimit | Cancelled) else None
         if self._task:
             self._task.cancel()
 
-    def _is_for_soft_limit(self) -> bool:
-        is_over, self._is_soft_over = self._is_soft_over, False
-        return is_over
+    def _taken(self) -> BaseException | None:
+        to_meet, self._to_meet = self._to_meet, None
+        return to_meet() if to_meet else None
 
 
 class _Steered:
-    """Awaits a coroutine, which meets SoftTimeLimit where its task was cancelled for that."""
+    """Awaits a coroutine, which meets SoftTimeLimit or Cancelled where its task was cancelled for that."""
 
-    def __init__(self, job: Coroutine[Any, Any, Any], is_for_soft_limit: Callable[[], bool]) -> None:
+    def __init__(self, job: Coroutine[Any, Any, Any], taken: Callable[[], BaseException | None]) -> None:
         self._job = job
-        self._is_for_soft_limit = is_for_soft_limit
+        self._taken = taken
 
     def __await__(self) -> Generator[Any, Any, Any]:
         value: Any = None
@@ -104,9 +107,8 @@ class _Steered:
             try:
                 value = yield awaited
             except asyncio.CancelledError as cancelled:
-                error = cancelled
-                if self._is_for_soft_limit() and (task := asyncio.current_task()):
+                error = self._taken() or cancelled
+                if isinstance(error, SoftTimeLimit) and (task := asyncio.current_task()):
                     task.uncancel()  # else its own time-outs take it for a cancellation that is still to come
-                    error = SoftTimeLimit()
             except BaseException as thrown:  # noqa: BLE001 - it is the job's
                 error = thrown

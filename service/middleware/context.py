@@ -46,6 +46,7 @@ class JobContext:
     #: The version that the message's payload has.
     payload_version: int = 1
     follow_ups: FollowUps = field(default_factory=FollowUps)
+    _run: Delivery | None = None
     _heard_at: float = 0.0
     _cursor: str | None = None
 
@@ -63,6 +64,14 @@ class JobContext:
     def tenant(self) -> str | None:
         """For whom the job works: the option `tenant` of its send, or of that of the job that sent it."""
         return self.inherited.get("tenant")
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled the job: it ends as that. Code that nothing can interrupt may look.
+
+        In a process of its own (`isolation="process"`) it is never true: that process is ended at once.
+        """
+        return self._run is not None and self._run.is_cancelled
 
     @property
     def schedule(self) -> str | None:
@@ -152,7 +161,7 @@ class CurrentJob(Middleware):
         actor = broker.get_actor(message.actor_name)
         lease = message.lease
         context = JobContext(message.message_id, actor.actor_name, message.queue_name, message.attempt, broker, lease)
-        context.delivery = message
+        context.delivery = context._run = message  # pyright: ignore[reportPrivateUsage]
         if options := message.options:
             context.inherited = {name: options[name] for name in INHERITED if options.get(name)}
             context.payload_version = payload_version_of(options)

@@ -11,7 +11,7 @@ from dramatiq.middleware import Callbacks, Pipelines
 
 from service.broker import RedisBroker
 from service.broker.delivery import Delivery
-from service.broker.outcome import Snoozed
+from service.broker.outcome import Cancelled, Snoozed
 from service.broker.outgoing import collect
 from service.middleware.context import current_job_or_none
 
@@ -37,7 +37,7 @@ class OwnCallbacks(Callbacks):
     ) -> None:
         assert isinstance(broker, RedisBroker)
         assert isinstance(message, Delivery)
-        if isinstance(message.outcome, Snoozed):
+        if isinstance(message.outcome, Snoozed | Cancelled):
             return  # it has not failed
         context = current_job_or_none()
         if exception is None and context:

@@ -93,6 +93,7 @@ def _bounded(actor: Actor[..., Any], function: Callable[..., Any]) -> Callable[.
             if is_isolated or delivery.lease.is_suspect:
                 return _run_alone(actor, function, delivery, context)
             delivery.begin()
+            delivery.check_cancelled()
             return function(*args, **kwargs)
         except TimeLimitExceeded as error:
             error.args = error.args or (EXCEEDED,)
@@ -127,6 +128,7 @@ def _run_alone(actor: Actor[..., Any], function: Callable[..., Any], delivery: D
 
     interruption = Interruption()
     delivery.begin(interruption.ask)
+    delivery.check_cancelled()
     request = Request(
         module=function.__module__,
         path=sys.path,

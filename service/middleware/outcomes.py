@@ -6,7 +6,7 @@ from dramatiq.broker import Broker, MessageProxy
 from dramatiq.middleware import Middleware
 
 from service.broker.delivery import Delivery
-from service.broker.outcome import Dead, Failure, Reason, succeeded
+from service.broker.outcome import BY_ITSELF, Dead, Failure, Reason, succeeded
 from service.middleware.context import current_job_or_none
 
 
@@ -28,7 +28,9 @@ class Outcomes(Middleware):
 
     def after_skip_message(self, broker: Broker, message: MessageProxy) -> None:
         assert isinstance(message, Delivery)
-        if message.failed:
+        if message.is_cancelled:
+            message.outcome = BY_ITSELF  # before it could start
+        elif message.failed:
             refused = Failure("Skipped", "The job was refused before it ran", "")
             message.outcome = message.outcome or Dead(refused, Reason.FAILED)
         else:

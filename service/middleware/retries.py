@@ -18,8 +18,9 @@ from dramatiq.message import Message
 from dramatiq.middleware import MiddlewareError, TimeLimitExceeded
 
 from service.broker import RedisBroker
+from service.broker.cancelled import Cancelled
 from service.broker.delivery import Delivery
-from service.broker.outcome import Crashed, Dead, Failure, Reason, RetryLater, Snoozed
+from service.broker.outcome import BY_ITSELF, Crashed, Dead, Failure, Reason, RetryLater, Snoozed
 from service.errors import JobError, PayloadError, Snooze
 from service.middleware.defaults import WrongOptions
 from service.middleware.isolated_process import ProcessDied
@@ -60,6 +61,10 @@ class Retries(stock.Retries):
             return
         assert isinstance(broker, RedisBroker)
         assert isinstance(message, Delivery)
+        if message.is_cancelled or isinstance(exception, Cancelled):
+            # Whatever else went wrong with it: nothing is tried again, and nobody is told of a failure.
+            message.outcome = BY_ITSELF
+            return
         if isinstance(exception, ProcessDied):
             logger.warning("The job killed its process", extra={"job_id": message.message_id, "error": str(exception)})
             crash = Failure("crashed", str(exception), "")

@@ -1,10 +1,10 @@
 """The states of a job, the transitions between them, and the four-valued status that clients read.
 
-scheduled ──► pending, waiting, running, dead, cancelled
-pending   ──► scheduled, waiting, running, dead, cancelled
-waiting   ──► waiting, running, dead, cancelled
+scheduled ──► scheduled, pending, waiting, running, retrying, dead, cancelled
+pending   ──► scheduled, pending, waiting, running, retrying, dead, cancelled
+waiting   ──► scheduled, waiting, running, retrying, dead, cancelled
 running   ──► scheduled, pending, waiting, running, retrying, succeeded, dead, cancelled
-retrying  ──► waiting, running, dead, cancelled
+retrying  ──► waiting, running, retrying, dead, cancelled
 dead      ──► pending, scheduled
 succeeded     final
 cancelled     final
@@ -40,13 +40,36 @@ class Status(StrEnum):
 
 #: Each state, and where a job may go from it. A running job may run again, since its worker may have died; and may be
 #: pending or scheduled again, since its worker may have given it back or left it to others for a while. What may
-#: run may meet another job that holds its idempotency key, and wait for that. A pending job is scheduled when an
-#: operator gives it a later time. A dead job is pending or scheduled again when it is replayed, a cancelled one never.
+#: run may meet another job that holds its idempotency key, and wait for that. Of what waits, an operator may change
+#: time and priority: it stays in its state, or is scheduled, pending or retrying by that. A dead job is pending or
+#: scheduled again when it is replayed. A cancelled one never is.
 TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
     {
-        State.SCHEDULED: frozenset({State.PENDING, State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
-        State.PENDING: frozenset({State.SCHEDULED, State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
-        State.WAITING: frozenset({State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
+        State.SCHEDULED: frozenset(
+            {
+                State.SCHEDULED,
+                State.PENDING,
+                State.WAITING,
+                State.RUNNING,
+                State.RETRYING,
+                State.DEAD,
+                State.CANCELLED,
+            }
+        ),
+        State.PENDING: frozenset(
+            {
+                State.SCHEDULED,
+                State.PENDING,
+                State.WAITING,
+                State.RUNNING,
+                State.RETRYING,
+                State.DEAD,
+                State.CANCELLED,
+            }
+        ),
+        State.WAITING: frozenset(
+            {State.SCHEDULED, State.WAITING, State.RUNNING, State.RETRYING, State.DEAD, State.CANCELLED}
+        ),
         State.RUNNING: frozenset(
             {
                 State.SCHEDULED,
@@ -59,7 +82,7 @@ TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
                 State.CANCELLED,
             }
         ),
-        State.RETRYING: frozenset({State.WAITING, State.RUNNING, State.DEAD, State.CANCELLED}),
+        State.RETRYING: frozenset({State.WAITING, State.RUNNING, State.RETRYING, State.DEAD, State.CANCELLED}),
         State.SUCCEEDED: frozenset(),
         State.DEAD: frozenset({State.PENDING, State.SCHEDULED}),
         State.CANCELLED: frozenset(),

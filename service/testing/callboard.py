@@ -12,6 +12,7 @@ from typing import Any, cast
 from dramatiq.actor import Actor
 
 from service.broker import RedisBroker
+from service.broker.cancelled import Cancelled
 from service.broker.messages import decode_message
 from service.broker.once import DEFAULT_TTL_SECONDS, FIRST_RESULT
 from service.errors import PayloadError
@@ -42,8 +43,8 @@ class Enqueued:
 class Run:
     """One run of a job.
 
-    state: `succeeded`, `retrying`, `snoozed` or `dead`. result: what the actor returned, as JSON. error: what it
-    raised. delay_seconds: how long it waits for its next run, where there is one.
+    state: `succeeded`, `retrying`, `snoozed`, `dead` or `cancelled`. result: what the actor returned, as JSON. error:
+    what it raised. delay_seconds: how long it waits for its next run, where there is one.
     """
 
     job_id: str
@@ -282,4 +283,4 @@ def _listed(payload: dict[str, Any]) -> str:
 
 def _is_the_tests_own(error: BaseException | None) -> bool:
     # `pytest.fail` within an actor, and Ctrl-C: no outcome of a job.
-    return error is not None and not isinstance(error, Exception | SystemExit | GeneratorExit)
+    return error is not None and not isinstance(error, Exception | Cancelled | SystemExit | GeneratorExit)

@@ -119,9 +119,9 @@ class MemoryWire(NoRedis):
         """Return how far a job has said that it is."""
         return self._said.get((job_id, "progress"))
 
-    def renew(self, queue: str, leases: Sequence[Lease], lease_ms: int) -> list[str]:
-        """No lease is ever lost."""
-        return []
+    def renew(self, queue: str, leases: Sequence[Lease], lease_ms: int) -> tuple[list[str], list[str]]:
+        """No lease is ever lost, and nobody cancels."""
+        return [], []
 
     def close(self) -> None:
         """Nothing is open."""

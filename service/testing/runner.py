@@ -20,7 +20,7 @@ from service.errors import CallboardError
 from service.middleware.event_loop import EventLoop
 from service.testing.memory import Waiting
 
-STATE_OF = {"done": "succeeded", "retry": "retrying", "snooze": "snoozed", "dead": "dead"}
+STATE_OF = {"done": "succeeded", "retry": "retrying", "snooze": "snoozed", "dead": "dead", "cancelled": "cancelled"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def test_of_fifty_idle_workers_as_many_are_woken_as_there_are_messages(
 def test_an_idle_worker_of_all_queues_asks_for_each_every_third_of_a_lease(
     service: Service, broker: RedisBroker, redis_server: RedisServer
 ) -> None:
-    """With ten queues that is one command a second, at the default lease of 30 s."""
+    """With ten queues that is one command a second, at a lease of 30 s; and each 15 s it says that it lives."""
     service.start("worker", "callboard", "worker", **ACTORS)
     eventually(lambda: service.is_ready("worker"), 60)
     waiters = [Keys(broker.namespace, queue).waiters for queue in QUEUES]
@@ -70,7 +70,7 @@ def test_an_idle_worker_of_all_queues_asks_for_each_every_third_of_a_lease(
     with client_commands(redis_server) as commands:
         time.sleep(9.5)
     of_new_connections = commands["HELLO"] + commands["CLIENT"]
-    assert 1 <= commands.all - of_new_connections <= len(QUEUES)
+    assert 1 <= commands.all - of_new_connections <= len(QUEUES) + 1
 
 
 def test_an_idle_worker_starts_a_job_at_once(service: Service, broker: RedisBroker) -> None:

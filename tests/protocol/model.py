@@ -36,6 +36,8 @@ class Item:
     is_duplicate: bool = False
     #: Of a duplicate, the record that it met: another one of its fetch may claim the key behind it.
     met: "Known | None" = None
+    #: Whether it was cancelled while it was held.
+    is_cancelled: bool = False
     #: The attempt of each delivery that failed, 0 for a replay.
     log: list[int] = field(default_factory=list)
 
@@ -85,6 +87,7 @@ class Model:
     bound: int
     together: int
     counter: int = 0
+    is_paused: bool = False
     items: dict[str, Item] = field(default_factory=dict)
     dead: dict[str, "Letter"] = field(default_factory=dict)
     finals: set[str] = field(default_factory=set)
@@ -122,6 +125,9 @@ class Model:
         self.left = [(item.key, item.claim, None) for item in lapsed if item.key]
         self.bring_back()
         for item in lapsed:
+            if item.is_cancelled:
+                self._end(item, "cancelled")
+                continue
             self._lapse(item, counts=item.begun or (item.lapses == 0 and item.most > 1))
             if item.name not in self.items and item.key:
                 self.left = [(item.key, None, None)]
@@ -129,7 +135,7 @@ class Model:
         for item in self._first(Place.DELAYED, lambda item: item.due)[: self.bound]:
             if item.due <= self.now:
                 item.place = Place.READY
-        taken = self._first(Place.READY, lambda item: item.score)[:count]
+        taken = [] if self.is_paused else self._first(Place.READY, lambda item: item.score)[:count]
         leased: list[Item] = []
         for item in taken:
             known = self._hindrance(item)
@@ -147,7 +153,7 @@ class Model:
         self.counter += len(taken)
         if not taken:
             self._forget(self.bound)
-        return leased, len(taken) == count
+        return leased, len(taken) == count and not self.is_paused
 
     def _hindrance(self, item: Item) -> Known | None:
         known = self.keys.get(item.key)
@@ -205,11 +211,14 @@ class Model:
         item = self.items[name]
         if item.key:
             word = "done" if outcome == "done" else "failed"
-            kept = None if keep_ms is None else Known(word, self.now + keep_ms, item.message_id)
+            keeps = keep_ms is not None and (not item.is_cancelled or outcome == "done")
+            kept = None if keep_ms is None or not keeps else Known(word, self.now + keep_ms, item.message_id)
             self.left.append((item.key, item.claim, kept))
-        match outcome:
+        match "cancelled" if item.is_cancelled else outcome:
             case "done":
                 self._end(item, "succeeded")
+            case "cancelled":
+                self._end(item, "cancelled")
             case "dead":
                 item.log.append(item.attempt)
                 self._end(item, "dead")
@@ -266,10 +275,56 @@ class Model:
 
     def begin(self, name: str, token: int) -> bool:
         """Note that a suspect begins."""
-        if not self.holds(name, token):
+        if not self.holds(name, token) or self.items[name].is_cancelled:
             return False
         self.items[name].begun = True
         return True
+
+    def cancel(self, name: str) -> str | None:
+        """End a job, or mark it where it is held. Returns what cancel.lua does, of a final event its state."""
+        if name not in self.items:
+            return self.lives[name][-1][-1] if name in self.finals else None
+        item = self.items[name]
+        if item.place is Place.LEASED and item.deadline > self.now:
+            item.is_cancelled = True
+            return "running"
+        self._end(item, "cancelled")
+        if item.key and item.place is not Place.WAITING:
+            self.left = [(item.key, item.claim if item.place is Place.LEASED else None, None)]
+            self.bring_back()
+        return "cancelled"
+
+    def reschedule(self, name: str, priority: int | None, due: int | None) -> str:
+        """Give a job that waits another place. Returns what reschedule.lua does first, and then its state."""
+        if name not in self.items:
+            return "gone"
+        item = self.items[name]
+        if item.place is Place.LEASED:
+            return "running"
+        if priority is not None:
+            item.score = priority * PRIORITY_STEP + item.score % PRIORITY_STEP
+        before = item.place
+        if due is not None:
+            if due > self.now:
+                item.place, item.due = Place.DELAYED, due
+            elif before is Place.DELAYED:
+                item.place = Place.READY
+        if before is Place.READY and item.place is Place.DELAYED and item.key:
+            self.left = [(item.key, None, None)]
+            self.bring_back()
+        state = "scheduled" if item.place is Place.DELAYED else "pending"
+        state = "retrying" if item.attempt > 1 else state
+        self._event(item, "waiting" if item.place is Place.WAITING else state)
+        return self.lives[name][-1][-1]
+
+    def purge(self, *, keep: bool) -> int:
+        """End all that waits."""
+        found = [item for item in self.items.values() if item.place is not Place.LEASED]
+        for item in found:
+            if keep:
+                item.log.append(item.attempt)
+            self._end(item, "dead" if keep else "cancelled")
+        return len(found)
 
     def _lapse(self, item: Item, *, counts: bool) -> None:
         item.log.append(item.attempt)

@@ -18,9 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from service.broker import RedisBroker, events
 from service.broker.delivery import Delivery
+from service.broker.job_acts import JobActs
 from service.broker.keys import Keys
 from service.broker.once import remembered
-from service.broker.outcome import Crashed, Dead, Failure, RetryLater, Succeeded
+from service.broker.outcome import BY_ITSELF, Crashed, Dead, Failure, RetryLater, Succeeded
+from service.broker.queue_acts import QueueActs
 from service.broker.scripts import source
 from service.broker.settlement import Settlement, left_to_others, released, settlement_of
 from service.broker.wire import Wire
@@ -40,7 +42,7 @@ KEPT_SECONDS = 5.0
 START_MS = 1_700_000_000_000
 CLOCK = "clock-of-the-state-machine"
 FAILURE = Failure("ValueError", "no", "Traceback ...")
-OUTCOMES = ("done", "dead", "retry", "snooze", "release", "crashed")
+OUTCOMES = ("done", "dead", "retry", "snooze", "release", "crashed", "cancelled")
 
 workers = st.integers(0, WORKERS - 1)
 #: Short ones, so that several things come due at one moment, and some beyond a lease.
@@ -108,7 +110,7 @@ class Fleet:
         self.listener.ping()  # its answer comes after all that was published before
         workers = set[str]()
         while (message := self.listener.get_message(timeout=10))["type"] != "pong":
-            if message["type"] == "message":
+            if message["type"] == "message" and not message["data"].startswith(b"cancel "):
                 workers.add(message["channel"].decode().rpartition(":")[2])
         return workers
 
@@ -344,6 +346,8 @@ class Machine(RuleBasedStateMachine):
                 delivery.outcome = RetryLater(delivery.copy_for_retry("trace"), delay_ms, FAILURE)
             case "crashed":
                 delivery.outcome = Crashed(FAILURE)
+            case "cancelled":
+                delivery.outcome = BY_ITSELF
             case "release":
                 return released(delivery)
             case "snooze":
@@ -374,7 +378,67 @@ class Machine(RuleBasedStateMachine):
             assert done == expected
             expected = 0 if expected == 1 else expected
 
-    @precondition(lambda self: len(self.model.names(Place.READY)) < 8)
+    # Operating
+
+    @precondition(lambda self: self.model.items)
+    @rule(which=st.integers(0, 50), worker=workers)
+    def cancel(self, which: int, worker: int) -> None:
+        self._cancel(sorted(self.model.items)[which % len(self.model.items)], worker)
+
+    @precondition(lambda self: self.model.finals)
+    @rule(which=st.integers(0, 50), worker=workers)
+    def cancel_late(self, which: int, worker: int) -> None:
+        self._cancel(sorted(self.model.finals)[which % len(self.model.finals)], worker)
+
+    def _cancel(self, name: str, worker: int) -> None:
+        found = JobActs(self.fleet.brokers[worker]).cancel(name, by="ada", why="a test")
+        assert (found and found.state) == self.model.cancel(name)
+        assert found is None or found.done == (found.state in ("cancelled", "running"))
+
+    @precondition(lambda self: self.model.items)
+    @rule(which=st.integers(0, 50), worker=workers, priority=st.none() | st.integers(0, 9), delay_ms=delays_ms)
+    def reschedule(self, which: int, worker: int, priority: int | None, delay_ms: int) -> None:
+        name = sorted(self.model.items)[which % len(self.model.items)]
+        delay = None if delay_ms == 1 else delay_ms
+        found = JobActs(self.fleet.brokers[worker]).reschedule(name, by="ada", priority=priority, delay_ms=delay)
+        assert found
+        state = self.model.reschedule(name, priority, None if delay is None else self.model.now + delay)
+        assert (found.state, found.done) == (state, state != "running")
+        if found.done:
+            item = self.model.items[name]
+            assert found.priority == item.score // 2**49
+            assert (found.run_at is None) == (item.place is not Place.DELAYED)
+
+    @rule(worker=workers, is_paused=st.booleans())
+    def pause_or_resume(self, worker: int, is_paused: bool) -> None:
+        acts = QueueActs(self.fleet.brokers[worker])
+        change = acts.pause if is_paused else acts.resume
+        assert change(QUEUE, by="ada") == (is_paused != self.model.is_paused)
+        self.model.is_paused = is_paused
+
+    @precondition(lambda self: len(self.model.items) > 3)
+    @rule(worker=workers, keep=st.booleans(), is_meant=st.sampled_from([False, False, False, True]))
+    def purge(self, worker: int, keep: bool, is_meant: bool) -> None:
+        if is_meant:
+            assert QueueActs(self.fleet.brokers[worker]).purge(QUEUE, by="ada", keep=keep) == self.model.purge(
+                keep=keep
+            )
+
+    @rule(worker=workers)
+    def count(self, worker: int) -> None:
+        counts = QueueActs(self.fleet.brokers[worker]).counts_of(QUEUE)
+        items = self.model.items.values()
+        assert counts.running == len(self.model.names(Place.LEASED))
+        assert counts.waiting == len(self.model.names(Place.WAITING))
+        assert counts.dead == len(self.model.dead)
+        assert counts.purgeable == len(items) - counts.running
+        assert (counts.pause is not None) == self.model.is_paused
+        assert counts.paused == (len(self.model.names(Place.READY)) if self.model.is_paused else 0)
+        assert (counts.oldest_seconds is not None) == bool(self.model.names(Place.READY))
+
+    # Working on
+
+    @precondition(lambda self: len(self.model.names(Place.READY)) < 8 and not self.model.is_paused)
     @rule(idle=st.sets(workers, min_size=1))
     def work_until_nothing_is_left(self, idle: set[int]) -> None:
         """Only an empty queue has idle workers, and by chance it is seldom empty."""
@@ -455,6 +519,7 @@ class Machine(RuleBasedStateMachine):
                 keys.once,
                 keys.dead_letters,
                 keys.attempts,
+                keys.cancels,
             ):
                 pipeline.hgetall(key)
             pipeline.zrange(keys.once_waiting, 0, -1)
@@ -465,7 +530,7 @@ class Machine(RuleBasedStateMachine):
         ready, delayed, deadlines, dead, waiters, once_until = [
             {name.decode(): int(score) for name, score in members} for members in found[:6]
         ]
-        messages, leases, lapses, dead_messages, finals, once, letters, attempts = [
+        messages, leases, lapses, dead_messages, finals, once, letters, attempts, cancels = [
             {name.decode(): value for name, value in fields.items()} for fields in found[6:]
         ]
         assert set(deadlines) == set(leases)
@@ -481,6 +546,8 @@ class Machine(RuleBasedStateMachine):
         assert dict(zip(leases, tokens, strict=True)) == {
             name: items[name].token for name in self.model.names(Place.LEASED)
         }
+        marked = {name for name, lease in leases.items() if lease.partition(b"\t")[0].endswith(b" cancelled")}
+        assert marked == set(cancels) == {name for name, item in items.items() if item.is_cancelled}
         self._headers_tell_the_truth(messages)
         assert {name: int(lapsed) for name, lapsed in lapses.items()} == {
             name: item.lapses for name, item in items.items() if item.lapses
@@ -569,7 +636,7 @@ class Machine(RuleBasedStateMachine):
         self.called |= self.fleet.called()
         asleep = {worker: at for worker, at in self.asks_at.items() if worker in waiters}
         if asleep and not self.called:
-            assert not ready
+            assert not ready or self.model.is_paused
             assert min(delayed.values(), default=self.model.now + 10**9) >= min(asleep.values())
 
 
@@ -585,6 +652,7 @@ def drive(fleet: Fleet, examples: int) -> None:
     )
 
 
+@pytest.mark.timeout(400)
 def test_the_scripts_do_what_the_model_does(fleet: Fleet) -> None:
     drive(fleet, 400)
 

@@ -115,3 +115,9 @@ def test_the_message_is_kept_as_it_was_sent(engine: Engine) -> None:
     assert fields is not None
     assert fields["kwargs"] == {"text": "a\x00b"}
     assert message_fields_of(engine, uuid.uuid4()) is None
+
+
+def test_no_statement_is_compiled(engine: Engine) -> None:
+    with engine.connect() as connection:
+        # With it, a server that can compile took 20 s for a batch: a plan over many partitions looks dear to it.
+        assert connection.execute(text("SHOW jit")).scalar_one() == "off"

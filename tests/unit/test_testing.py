@@ -16,7 +16,7 @@ from dramatiq.middleware import Middleware
 from pydantic import BaseModel
 
 from service.errors import BrokerUnavailable, PayloadError
-from service.job import Backoff, JobExists, Permanent, Unique, current_job, job, send_at_once
+from service.job import Backoff, Cancelled, JobExists, Permanent, Unique, current_job, job, send_at_once
 from service.testing import Callboard
 
 
@@ -578,3 +578,13 @@ def test_a_result_needs_no_middleware_of_its_own(callboard, take, caplog):
     take.send(order_id=ID)
     callboard.drain()
     assert "Results middleware" not in caplog.text
+
+
+def test_a_job_that_ends_itself_as_cancelled_is_seen_so(callboard, broker):
+    @job(name="orders.stop", queue="default")
+    def stop() -> None:
+        raise Cancelled
+
+    stop.send()
+    [run] = callboard.drain()
+    assert (run.state, run.result, callboard.drain()) == ("cancelled", None, [])

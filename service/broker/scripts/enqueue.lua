@@ -33,7 +33,6 @@ local place, replaced -- where what this send replaces has stood, and its entry
 if KEYS[10] then
     count = 1
     local now = now_ms()
-    local once = { ready = KEYS[1], once = KEYS[13], once_until = KEYS[14], once_waiting = KEYS[15] }
     local entry, priority, delay = string.match(ARGV[5], "^(%S+) (%d) (%S+)")
     local owner, until_ms = string.match(redis.call("HGET", KEYS[10], ARGV[6]) or "", "^(%S+) (%d+)")
     if is_repeated then
@@ -53,42 +52,46 @@ if KEYS[10] then
         redis.call("DEL", KEYS[8])
         return owner
     elseif is_met then
-        -- Out of wherever it waits.
-        local created, attempt, _, actor, score, _, key = header_of(stored)
-        redis.call("ZREM", KEYS[1], owner)
-        redis.call("ZREM", KEYS[2], owner)
-        local has_waited = key and redis.call("ZREM", KEYS[15], waiting_as(key, score, owner)) == 1
-        local event = { type = actor or "unreadable", attempt = text((attempt or 1) - 1), created_at = created or text(now) }
+        local created, attempt, _, actor, score, _, own = header_of(stored)
+        local keys = {
+            ready = KEYS[1], delayed = KEYS[2], messages = KEYS[3], unique = KEYS[10], once = KEYS[13],
+            once_until = KEYS[14], once_waiting = KEYS[15], lapses = KEYS[16], attempts = KEYS[17], progress = KEYS[18],
+            checkpoints = KEYS[19],
+        }
+        local key -- of which others may wait behind this entry
+        local event
         if ARGV[8] == "replace" then
-            event.state = "cancelled"
             local why = "A later send with its unique key has taken its place: job " .. entry
-            event.error = cjson.encode({ type = "Replaced", message = why, traceback = "" })
-            event = cjson.encode(event)
-            redis.call("HDEL", KEYS[3], owner)
-            for i = 16, 19 do
-                redis.call("HDEL", KEYS[i], owner)
-            end
+            local error = cjson.encode({ type = "Replaced", message = why, traceback = "" })
+            event = cancelled_event(stored, nil, error, now)
+            key = take_out(keys, owner, stored)
             redis.call("HSET", KEYS[12], owner, text(now) .. " " .. event)
-            redis.call("XADD", KEYS[4], "*", "kind", "settled", "at", text(now), owner, event)
             place = score and math.floor(score / 562949953421312) == tonumber(priority) and score
             replaced = owner
-        elseif delay == "-" then
-            event.state = "pending"
-            redis.call("ZADD", KEYS[1], score or "0", owner)
-            wake(KEYS[6], ARGV[1], ARGV[2], 1)
         else
-            event.state, event.run_at = "scheduled", text(now + delay)
-            redis.call("ZADD", KEYS[2], text(now + delay), owner)
-            wake_for_due(KEYS[6], ARGV[1], ARGV[2], KEYS[2], now)
+            redis.call("ZREM", KEYS[1], owner)
+            redis.call("ZREM", KEYS[2], owner)
+            local has_waited = own and redis.call("ZREM", KEYS[15], waiting_as(own, score, owner)) == 1
+            key = not has_waited and own or nil
+            if delay == "-" then
+                redis.call("ZADD", KEYS[1], score or "0", owner)
+                wake(KEYS[6], ARGV[1], ARGV[2], 1)
+            else
+                redis.call("ZADD", KEYS[2], text(now + delay), owner)
+                wake_for_due(KEYS[6], ARGV[1], ARGV[2], KEYS[2], now)
+            end
+            event = cjson.encode({
+                state = attempt ~= "1" and "retrying" or (delay == "-" and "pending" or "scheduled"),
+                type = actor or "unreadable", attempt = text((attempt or 1) - 1), created_at = created or text(now),
+                run_at = delay ~= "-" and text(now + delay) or nil,
+            })
         end
+        redis.call("XADD", KEYS[4], "*", "kind", "settled", "at", text(now), owner, event)
         -- It may have been the one that would bring back those behind it.
-        if key and not has_waited and leave(once, { { key = key } }) > 0 then
+        if key and leave(keys, { { key = key } }) > 0 then
             wake(KEYS[6], ARGV[1], ARGV[2], 1)
         end
         if not replaced then
-            if attempt == "1" then -- else it is still to be retried
-                redis.call("XADD", KEYS[4], "*", "kind", "settled", "at", text(now), owner, cjson.encode(event))
-            end
             if ARGV[4] ~= "0" then
                 redis.call("SET", KEYS[9], "1", "EX", ARGV[4])
             end

@@ -3,13 +3,14 @@
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 counter  6 waiters  7 leases  8 deadlines  9 lapses  10 finals
 --       11 dead  12 dead messages  13 dead letters  14 untold  15 attempts  16 once  17 once until  18 once waiting
---       19 outgoing  20 progress  21 checkpoints
+--       19 outgoing  20 progress  21 checkpoints  22 cancels  23 paused
 -- ARGV  1 namespace  2 queue  3 n, up to 1000  4 lease in ms  5 worker
 --       6 ms for which a worker that gets fewer can be woken, or 0  7 bytes of the longest message that is handed out
 -- Returns {now, ms until it is worth asking again, or -1, first token, messages, deaths to tell of, whether there are outgoing
 --         ones}. The ms are 0 where all n were there, else those until something comes due or lapses. For each message, the
 --         tokens rising: `LENGTH LAPSES ENTRY SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR[\tKEY]\n`, then LENGTH bytes as
 --         encoded. Of a duplicate, LAPSES is `=`, and the bytes are what `once` has for its key.
+--         While the queue is paused nothing is leased, and all else is done as ever.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BYTES = 33554432 -- of messages in one reply, but for the last piece
@@ -64,6 +65,17 @@ local function bury(events, entry, stored, kind, why, log)
     end
 end
 
+-- Whoever held it is gone, and it was cancelled meanwhile: it never starts again.
+local function end_cancelled(events, entry, stored, lease)
+    local event = cancelled_event(stored, lease, redis.call("HGET", KEYS[22], entry), now)
+    for _, key in ipairs({ KEYS[3], KEYS[9], KEYS[15], KEYS[20], KEYS[21], KEYS[22] }) do
+        redis.call("HDEL", key, entry)
+    end
+    redis.call("HSET", KEYS[10], entry, text(now) .. " " .. event)
+    events[#events + 1] = entry
+    events[#events + 1] = event
+end
+
 -- Count the lapses that may be the message's own doing: the first, since Redis does not know whether a job has begun in its
 -- worker, and of a suspect those in which it had. Who has had its last delivery is a dead letter, before it can start again.
 local function without_the_crashed(entries, leases)
@@ -72,7 +84,9 @@ local function without_the_crashed(entries, leases)
     local logs = redis.call("HMGET", KEYS[15], unpack(entries))
     local alive, logged, events = {}, {}, { "kind", "settled", "at", text(now) }
     for i, entry in ipairs(entries) do
-        if stored[i] then
+        if stored[i] and is_cancelled(leases[i] or "") then
+            end_cancelled(events, entry, stored[i], leases[i])
+        elseif stored[i] then
             local log = with_line(logs[i], attempt_line(stored[i], leases[i], now, LAPSE))
             local _, _, most = header_of(stored[i])
             local lapses = tonumber(counts[i] or 0)
@@ -163,8 +177,17 @@ local function hindrance(key, entry)
     end
 end
 
-local reply = { text(now), -1, 0, "", 0, redis.call("EXISTS", KEYS[19]) }
-local taken, messages, is_more = take()
+-- One look for both, since most queues have neither.
+local is_paused, has_outgoing = false, redis.call("EXISTS", KEYS[19], KEYS[23])
+if has_outgoing > 0 then
+    is_paused = redis.call("EXISTS", KEYS[23]) == 1
+    has_outgoing = has_outgoing - (is_paused and 1 or 0)
+end
+local reply = { text(now), -1, 0, "", 0, has_outgoing }
+local taken, messages, is_more = {}, {}, false
+if not is_paused then
+    taken, messages, is_more = take()
+end
 if #taken > 0 then
     local lapses = redis.call("EXISTS", KEYS[9]) == 1 and redis.call("HMGET", KEYS[9], unpack(taken)) or {}
     local token = redis.call("INCRBY", KEYS[5], #taken) - #taken
@@ -236,7 +259,9 @@ else
     forget(once, now, BOUND)
 end
 -- What came back and is more than this worker takes is for others.
-if returned > #taken then
+if is_paused then
+    is_more = false
+elseif returned > #taken then
     wake(KEYS[6], namespace, queue, math.min(returned - #taken, 64))
 elseif wanted == 0 and redis.call("EXISTS", KEYS[1]) == 1 then
     wake(KEYS[6], namespace, queue, 1) -- the caller was woken, and has no slot

@@ -3,7 +3,7 @@
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 finals  6 waiters  7 leases  8 deadlines  9 lapses  10 dead
 --       11 dead messages  12 dead letters  13 untold  14 attempts  15 once  16 once until  17 once waiting  18 outgoing
---       19 progress  20 checkpoints
+--       19 progress  20 checkpoints  21 cancels
 -- ARGV  1 namespace  2 queue
 --       3... for each message `ENTRY TOKEN OUTCOME[:KEEP_MS] EVENT`, EVENT as JSON, for how long "done" or "dead" keeps the
 --         key that the delivery holds, and after a line break what the outcome needs:
@@ -15,6 +15,8 @@
 --         "snooze"   delay in ms, a space, and the encoded message: later, with no attempt counted
 --         "release"  nothing: back to its place in ready; a lapse of the worker is not counted
 --         "crashed"  FAILURE: back to its place in ready; counted as a lapse
+--         "cancelled"  nothing; EVENT is kept in finals. Where the lease is marked as cancelled, every outcome becomes
+--                    this one; a "done" keeps its key, since it has taken effect, and nothing that it has sent goes out
 --         FAILURE is JSON with type and message, for the log of the job's attempts
 -- An error, with nothing changed, where one of them can't be read.
 -- Returns the entries that the caller did not hold with this token any more: of those nothing changed.
@@ -23,7 +25,7 @@
 local LETTERS = { KEYS[10], KEYS[11], KEYS[12], KEYS[13] }
 -- How each outcome's argument looks behind its first words.
 local READS = {
-    done = "", release = "", after = "\n", crashed = "\n", dead = "^[^\n]*\n[^\n]*\n",
+    done = "", release = "", cancelled = "", after = "\n", crashed = "\n", dead = "^[^\n]*\n[^\n]*\n",
     retry = "^[^\n]*\n[^\n]*\n%d+ ", snooze = "^[^\n]*\n%d+ ",
 }
 local now = now_ms()
@@ -72,8 +74,13 @@ for i, entry in ipairs(entries) do
     else
         settled[entry] = true
         held[#held + 1] = entry
+        if is_cancelled(leases[i]) then
+            local stored = redis.call("HGET", KEYS[3], entry) or ""
+            outcome, event = "cancelled", cancelled_event(stored, leases[i], redis.call("HGET", KEYS[21], entry), now)
+            redis.call("HDEL", KEYS[21], entry)
+        end
         done[entry] = outcome == "done" and tokens[i]
-        if outcome == "done" or outcome == "dead" then
+        if outcome == "done" or outcome == "dead" or outcome == "cancelled" then
             gone[#gone + 1] = entry
             finals[#finals + 1] = entry
             finals[#finals + 1] = text(now) .. " " .. event
@@ -123,10 +130,10 @@ for i, entry in ipairs(entries) do
         end
         if string.find(leases[i], "\t", 1, true) then
             local each = { key = string.match(leases[i], "\t(.+)"), claim = "claimed " .. tokens[i] .. " " .. entry }
-            if keeps[i] ~= "" then
+            if keeps[i] ~= "" and (outcome ~= "cancelled" or outcomes[i] == "done") then
                 each.until_ms = text(now + keeps[i])
-                local word = outcome == "done" and "done" or "failed"
-                each.record = table.concat({ word, each.until_ms, job_of(entry), event }, " ")
+                local word = outcomes[i] == "done" and "done" or "failed"
+                each.record = table.concat({ word, each.until_ms, job_of(entry), settled_as[i] }, " ")
             end
             left[#left + 1] = each
         end

@@ -1,0 +1,15 @@
+"""Who acts, and why: the options of every act of an operator."""
+
+import argparse
+import getpass
+
+
+def add_who(parser: argparse.ArgumentParser) -> None:
+    """Add `--by` and `--why`."""
+    parser.add_argument("--by", default=None, metavar="NAME", help="who does it (default: the user of this machine)")
+    parser.add_argument("--why", default="", metavar="TEXT", help="logged, and kept with what ends by it")
+
+
+def who(arguments: argparse.Namespace) -> str:
+    """Return the name of who acts."""
+    return arguments.by or getpass.getuser()
