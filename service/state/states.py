@@ -2,7 +2,7 @@
 
 scheduled ──► scheduled, pending, waiting, running, retrying, dead, cancelled
 pending   ──► scheduled, pending, waiting, running, retrying, dead, cancelled
-waiting   ──► scheduled, waiting, running, retrying, dead, cancelled
+waiting   ──► scheduled, pending, waiting, running, retrying, dead, cancelled
 running   ──► scheduled, pending, waiting, running, retrying, succeeded, dead, cancelled
 retrying  ──► waiting, running, retrying, dead, cancelled
 dead      ──► pending, scheduled
@@ -68,7 +68,15 @@ TRANSITIONS: MappingProxyType[State, frozenset[State]] = MappingProxyType(
             }
         ),
         State.WAITING: frozenset(
-            {State.SCHEDULED, State.WAITING, State.RUNNING, State.RETRYING, State.DEAD, State.CANCELLED}
+            {
+                State.SCHEDULED,
+                State.PENDING,
+                State.WAITING,
+                State.RUNNING,
+                State.RETRYING,
+                State.DEAD,
+                State.CANCELLED,
+            }
         ),
         State.RUNNING: frozenset(
             {

@@ -80,7 +80,7 @@ def test_each_event_is_read_as_it_was_meant(broker: RedisBroker, release: Releas
     for read, expected in zip(found, release.events, strict=True):
         assert {name: read.get(name) for name in expected} == expected
         Snapshot.from_event(read)
-    assert {event["state"] for event in found} == set(State)
+    assert {event["state"] for event in found} == set(State) - {State.CANCELLED}, "which that release did not know"
 
 
 def test_dead_letters_are_kept_with_their_messages(broker: RedisBroker, release: Release) -> None:

@@ -45,7 +45,7 @@ def test_every_job_can_still_end_in_any_way(state):
 def test_only_what_a_worker_gives_back_or_an_operator_moves_or_replays_waits_for_its_first_run_again():
     into = {state: {source for source in State if state in TRANSITIONS[source]} for state in State}
     assert into[State.SCHEDULED] == {State.SCHEDULED, State.PENDING, State.WAITING, State.RUNNING, State.DEAD}
-    assert into[State.PENDING] == {State.PENDING, State.SCHEDULED, State.RUNNING, State.DEAD}
+    assert into[State.PENDING] == {State.PENDING, State.SCHEDULED, State.WAITING, State.RUNNING, State.DEAD}
 
 
 def test_the_picture_in_the_docstring_is_the_table():
