@@ -118,10 +118,9 @@ class BatchSend:
     ) -> BrokerUnavailable | JobExists | Met | None:
         if error is None or isinstance(error, JobExists | Met):
             return error
-        if (
-            isinstance(error, NoScriptError | redis.ConnectionError)
-            and monotonic() - batch.started < REPEAT_WITHIN_SECONDS
-        ):
+        is_early = monotonic() - batch.started < REPEAT_WITHIN_SECONDS
+        # What a script that is not there has refused has done nothing, however long the answer took.
+        if isinstance(error, NoScriptError) or (isinstance(error, redis.ConnectionError) and is_early):
             try:
                 answer = self._broker.send_rows(self._queue, batch.rows, batch.send)
             except (BrokerUnavailable, JobExists) as still:

@@ -12,6 +12,7 @@ from dramatiq.message import Message
 from service.broker.dead_letter import DeadLetter
 from service.broker.message_checks import FORMAT, format_of, payload_version_of
 from service.broker.messages import decode_fields, encode_fields, encode_message
+from service.broker.tenant_keys import scoped_key
 from service.errors import PayloadError, UnreadableMessage
 from service.payload import PayloadVersions
 from service.payload.contract import PayloadContract, check_json
@@ -72,8 +73,10 @@ def edit(letter: DeadLetter, actor: Actor[..., Any], payload: object) -> Edited:
     options: dict[str, Any] = {"payload_version": versions.current if versions else None}
     keys_for: Any = getattr(actor, "keys_for", None)
     if keys_for:
-        keys = keys_for(kwargs)
-        options |= {name: keys[name] for name in keys if not _is_named_for_the_send(name, letter, actor, versions)}
+        tenant = _tenant_of(letter)
+        for name, key in keys_for(kwargs).items():
+            if not _is_named_for_the_send(name, letter, actor, versions):
+                options[name] = _own(key, tenant)
     return Edited(kwargs, options)
 
 
@@ -89,9 +92,9 @@ def unique_key_of(data: bytes) -> str:
     if b"unique_key" not in data:
         return ""
     with suppress(UnreadableMessage):
-        options = decode_fields(data).get("options")
-        key = cast("dict[str, Any]", options).get("unique_key") if isinstance(options, dict) else None
-        return key if isinstance(key, str) else ""
+        options = cast("dict[str, Any]", decode_fields(data).get("options") or {})
+        key = options.get("unique_key") if isinstance(options, dict) else None
+        return scoped_key(key, options.get("tenant")) if isinstance(key, str) and key else ""
     return ""
 
 
@@ -102,9 +105,22 @@ def _is_named_for_the_send(option: str, letter: DeadLetter, actor: Any, versions
         payload = actor.contract.document_of(tuple(fields["args"]), fields["kwargs"])
         if versions:
             payload = versions.upgrade(payload, payload_version_of(fields["options"]))
-        return actor.keys_for(payload)[option] != fields["options"].get(option)
+        made, given = actor.keys_for(payload)[option], fields["options"].get(option)
+        # The release before kept a tenant's keys as they were made, of jobs that no request had sent.
+        return given not in (made, _own(made, fields["options"].get("tenant")))
     except Exception:  # noqa: BLE001 - what is being mended may have any shape
         return False
+
+
+def _own(key: str | None, tenant: object) -> str | None:
+    return None if key is None else scoped_key(key, tenant)
+
+
+def _tenant_of(letter: DeadLetter) -> object:
+    try:
+        return decode_fields(letter.message)["options"].get("tenant")
+    except Exception:  # noqa: BLE001 - what is being mended may have any shape
+        return None
 
 
 def _checked(actor: Actor[..., Any], payload: object) -> dict[str, Any]:
