@@ -151,7 +151,7 @@ class TaskConflict(CallboardError):
 
 
 class JobExists(CallboardError):
-    """A send is refused: the job `job_id`, which has not ended, has the same unique key. Nothing was stored."""
+    """A send is refused: the job `job_id` has the same unique key, in a state that counts. Nothing was stored."""
 
     code = "job-exists"
     status = 409
@@ -159,7 +159,7 @@ class JobExists(CallboardError):
     def __init__(self, job_id: str, key: str) -> None:
         self.job_id = job_id
         self.key = key
-        super().__init__(f"Job {job_id} has not ended and has the unique key {shorten(key)}")
+        super().__init__(f"Job {job_id} has the unique key {shorten(key)}")
 
 
 class WrongState(CallboardError):
