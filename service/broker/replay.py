@@ -92,8 +92,9 @@ def unique_key_of(data: bytes) -> str:
     if b"unique_key" not in data:
         return ""
     with suppress(UnreadableMessage):
-        options = cast("dict[str, Any]", decode_fields(data).get("options") or {})
-        key = options.get("unique_key") if isinstance(options, dict) else None
+        given = decode_fields(data).get("options")
+        options = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        key = options.get("unique_key")
         return scoped_key(key, options.get("tenant")) if isinstance(key, str) and key else ""
     return ""
 
