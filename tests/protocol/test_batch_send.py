@@ -82,3 +82,12 @@ def test_a_connection_that_broke_is_not_noticed_and_stores_nothing_twice(broker:
     assert report.failed == []
     assert sorted(stored_ids(broker)) == sorted(message.message_id for message in sent)
     assert broker.client.hlen(Keys(broker.namespace, QUEUE).messages) == 2_600
+
+
+def test_a_fresh_server_that_is_slow_to_ask_for_the_script_stores_all(broker: RedisBroker) -> None:
+    sent = messages(1_200)
+    broker.client.script_flush()
+    broker.client.client_pause(400)  # longer than a broken connection is repeated for
+    report = broker.send_many(sent)
+    assert report.failed == []
+    assert stored_ids(broker) == [message.message_id for message in sent]
