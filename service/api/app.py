@@ -38,7 +38,6 @@ from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
 from service.tasks.queue import TaskQueue
-from service.tasks.store import TaskStore
 
 
 def create_app() -> FastAPI:
@@ -100,7 +99,7 @@ def build_app(
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
-    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
+    app.state.tasks = TaskQueue(broker, history)
     app.state.lines = Lines.make()
     app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
