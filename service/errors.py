@@ -12,13 +12,13 @@
     ├── TaskRunning              a task is in progress, and what was asked for has to wait for its end
     ├── TaskConflict             a task's status does not allow what was asked for
     ├── JobExists                a send is refused, since an unfinished job has its unique key
+    ├── Conflict                 what is asked for can't be done to a thing that is as it is now
     ├── WrongState               an act does not fit the state that its job is in
-
     ├── UnknownSchedule          there is no schedule of this name
     ├── ScheduleConflict         what is asked of a schedule does not go with what it is
     ├── UnreadableMessage        what is stored as a message is none that this release can run
-    ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     ├── BatchUnfinished          some jobs of a batch are stored, and others are not
+    ├── BrokerUnavailable        Redis can't be reached or does not answer in time
     │   └── QueueFull            too much that has happened is not in PostgreSQL yet
     ├── TooManyFollowUps         a job sends more than can wait for its success
     ├── HistoryUnavailable       PostgreSQL can't be reached
@@ -151,7 +151,7 @@ class TaskConflict(CallboardError):
 
 
 class JobExists(CallboardError):
-    """A send is refused: the job `job_id`, which has not ended, has the same unique key. Nothing was stored."""
+    """A send is refused: the job `job_id` has the same unique key, in a state that counts. Nothing was stored."""
 
     code = "job-exists"
     status = 409
@@ -159,7 +159,14 @@ class JobExists(CallboardError):
     def __init__(self, job_id: str, key: str) -> None:
         self.job_id = job_id
         self.key = key
-        super().__init__(f"Job {job_id} has not ended and has the unique key {shorten(key)}")
+        super().__init__(f"Job {job_id} has the unique key {shorten(key)}")
+
+
+class Conflict(CallboardError):
+    """What is asked for can't be done to a thing that is as it is now."""
+
+    code = "conflict"
+    status = 409
 
 
 class WrongState(CallboardError):

@@ -11,7 +11,7 @@ A job's payload is its function's keyword parameters, or one parameter annotated
 when the job is sent, in the sender's process, and a type checker checks the call.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from inspect import isasyncgenfunction, isgeneratorfunction, unwrap
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -43,6 +43,7 @@ from service.errors import (
 )
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
+from service.middleware.option_names import naming_options
 from service.middleware.unique import Unique
 from service.payload import KeyTemplate, PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
@@ -118,7 +119,7 @@ class Job(Actor[P, R]):
         for name in INHERITED & options.keys():
             if not isinstance(options[name], str) or len(options[name]) > MOST_CHARACTERS:
                 raise WrongOptions(f"{self.actor_name}: {name} must be text of up to {MOST_CHARACTERS} characters")
-        for option, key_of in (("idempotency_key", self.key_of), ("unique_key", self.unique_of)):
+        for option, key_of in self._makers():
             if key_of and option not in options:
                 options[option] = self._key(option, key_of, payload)
         return cast("Any", super()).message_with_options(kwargs=payload, **options)
@@ -141,9 +142,13 @@ class Job(Actor[P, R]):
         check_key(key, self.actor_name, option)  # before a batch or a delay comes between
         return key
 
-    def key_for(self, payload: dict[str, Any]) -> str | None:
-        """Return the idempotency key that the actor makes of a payload's JSON. Raises PayloadError."""
-        return self._key("idempotency_key", self.key_of, payload) if self.key_of else None
+    def keys_for(self, payload: dict[str, Any]) -> dict[str, str | None]:
+        """Return the options with the keys that the actor makes of a payload's JSON. Raises PayloadError."""
+        return {option: self._key(option, key_of, payload) for option, key_of in self._makers() if key_of}
+
+    def _makers(self) -> Iterator[tuple[str, Callable[[dict[str, Any]], str | None] | None]]:
+        yield "idempotency_key", self.key_of
+        yield "unique_key", self.unique_of
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the function: with JSON where the worker calls, with what it declares where code calls it."""
@@ -167,6 +172,7 @@ class _Declare(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> Job[P, R]: ...
 
 
+@naming_options
 def job(
     function: None = None,
     /,
@@ -227,7 +233,7 @@ def job(
     idempotency_ttl: for how long after its success a key's further jobs are duplicates: seconds, or text such as "24h".
     duplicate_result: the result of duplicates, in place of the first job's own.
     remember_failure: whether a job that has died keeps its key as well: duplicates then die too.
-    unique: refuses a send while a job with the same unique key has not ended: JobExists.
+    unique: what becomes of a send while a job with the same unique key has not ended: by default JobExists.
 
     Raises DeclarationError at import where any of it can't work.
     """
@@ -255,6 +261,7 @@ def job(
     options |= {"idempotency_key": idempotency_key, **keyed} if idempotency_key is not None else {}
     if unique is not None:
         options |= _given(unique_key=unique.key, unique_window=unique.window)
+        options |= {"unique_on_conflict": unique.on_conflict, "unique_states": unique.states}
     options |= _milliseconds(name, soft_time_limit=soft_timeout, time_limit=timeout, expires_ms=expires)
     options |= _given(isolation=isolation, memory_limit_mb=memory_limit_mb, max_payload_bytes=max_payload_bytes)
     if backoff is not None:

@@ -9,21 +9,27 @@ from service.api import (
     actors,
     audit,
     batches,
+    dead_letters,
     health,
     job_acts,
+    job_lists,
     jobs,
     metrics,
     queues,
     schedules,
     sends,
+    streams,
     task_queue,
+    timelines,
     workers,
 )
 from service.api.auditing import Auditing
 from service.api.authenticate import KeyAuthentication, KeysWhereGiven
 from service.api.body_limit import BodyLimit
+from service.api.followers import Followers
 from service.api.gate import Authentication, Gate, anybody
 from service.api.health import Health
+from service.api.leaving import Leaving
 from service.api.lines import Lines
 from service.api.metrics import Measured, Requests
 from service.api.problems import add_problem_handlers
@@ -31,6 +37,7 @@ from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
 from service.api.sending import Sender
 from service.api.this_machine import OnlyThisMachine
+from service.api.waits import Waits
 from service.broker import RedisBroker
 from service.schedules.book import ScheduleBook
 from service.schedules.code_table import load_table
@@ -38,6 +45,26 @@ from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
 from service.tasks.queue import TaskQueue
+
+#: In this order: a path that is written out stands before a template that it would fit.
+RESOURCES = (
+    sends,
+    batches,
+    job_lists,
+    jobs,
+    job_acts,
+    timelines,
+    streams,
+    dead_letters,
+    queues,
+    workers,
+    actors,
+    task_queue,
+    health,
+    schedules,
+    metrics,
+    audit,
+)
 
 
 def create_app() -> FastAPI:
@@ -101,6 +128,9 @@ def build_app(
     app.state.history = history
     app.state.tasks = TaskQueue(broker, history)
     app.state.lines = Lines.make()
+    app.state.leaving = Leaving()
+    app.state.followers = Followers(history, app.state.lines.reads, app.state.leaving)
+    app.state.waits = Waits(history.endings, app.state.lines.reads, app.state.leaving)
     app.state.schedules = book or ScheduleBook(broker, (), None)
     app.state.health = Health(broker, history)
     app.state.requests = Requests()
@@ -110,8 +140,7 @@ def build_app(
         app.add_middleware(Auditing, log=audit_log)
     app.add_middleware(BodyLimit, max_bytes=max_body_bytes)
     add_problem_handlers(app)
-    resources = (sends, batches, jobs, job_acts, queues, workers, actors, task_queue, health, schedules, metrics, audit)
-    for resource in resources:
+    for resource in RESOURCES:
         app.include_router(resource.router)
     check_all_routes_have_rules(app, ROUTES)
     # The last is the outermost: what does not pass the gate is not read, and counted all the same.

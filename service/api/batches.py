@@ -16,6 +16,7 @@ from service.api.lines import Lines
 from service.api.requests import JobRequest, job_of, read_object, send_for
 from service.api.sending import Sender
 from service.broker import RedisBroker
+from service.broker.unique_keys import Met
 from service.errors import (
     PROBLEMS_LISTED,
     BatchUnfinished,
@@ -112,7 +113,7 @@ def _problems_of(error: CallboardError) -> list[tuple[str, str]]:
 
 
 def _send(sender: Sender, sends: list[Send]) -> dict[str, Any]:
-    outcomes = list(zip((send.message.message_id for send in sends), sender.send_group(sends), strict=True))
+    outcomes = [_ended(send, answer) for send, answer in zip(sends, sender.send_group(sends), strict=True)]
     outages = [error for _, error in outcomes if isinstance(error, BrokerUnavailable)]
     stored = [job_id for job_id, error in outcomes if error is None]
     if outages:
@@ -128,6 +129,13 @@ def _send(sender: Sender, sends: list[Send]) -> dict[str, Any]:
             raise error
     job_ids = [job_id if error is None else None for job_id, error in outcomes]
     return {"accepted": len(stored), "job_ids": job_ids, **({"refused": refused} if refused else {})}
+
+
+def _ended(send: Send, answer: Exception | Met | None) -> tuple[str, Exception | None]:
+    """Return the id of the job that there is now, and what went wrong."""
+    if isinstance(answer, Met):
+        return (answer.job_id if answer.how == "rescheduled" else send.message.message_id), None
+    return send.message.message_id, answer
 
 
 def _uncertain(outcomes: list[tuple[str, Exception | None]]) -> Iterator[str]:

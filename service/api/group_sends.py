@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from dramatiq.message import Message
 
 from service.api.lines import LINE_SECONDS
+from service.broker.unique_keys import Met
 from service.errors import BrokerUnavailable
 
 #: Groups that are under way at once: a queue whose shard hangs does not hold up the others'.
@@ -30,20 +31,25 @@ class Send(NamedTuple):
 
 class _Waiting(NamedTuple):
     send: Send
-    outcome: "asyncio.Future[None]"
+    outcome: "asyncio.Future[Met | None]"
 
 
 class GroupSends:
-    """The sends of one application. `send_group` returns for each send what went wrong, or None where it is stored."""
+    """The sends of one application. `send_group` returns for each send what went wrong, or the job that it has met, or
+    None where it is stored.
+    """
 
-    def __init__(self, send_group: Callable[[Sequence[Send]], Sequence[Exception | None]]) -> None:
+    def __init__(self, send_group: Callable[[Sequence[Send]], Sequence[Exception | Met | None]]) -> None:
         self._send_group = send_group
         self._waiting: deque[_Waiting] = deque()
         self._threads = ThreadPoolExecutor(GROUPS, thread_name_prefix="sends")
         self._under_way: set[asyncio.Task[None]] = set()
 
-    async def send(self, send: Send) -> None:
-        """Store one message. Raises what went wrong, BrokerUnavailable where it waited for too long among others."""
+    async def send(self, send: Send) -> Met | None:
+        """Store one message, and return the job that it has met, if any.
+
+        Raises what went wrong, BrokerUnavailable where it waited for too long among others.
+        """
         if len(self._waiting) >= LONGEST_WAIT:
             raise BrokerUnavailable(f"{LONGEST_WAIT} requests are waiting already", may_be_stored=False)
         loop = asyncio.get_running_loop()
@@ -53,7 +59,7 @@ class GroupSends:
             self._start(loop)
         timer = loop.call_later(LINE_SECONDS, self._give_up, waiting)
         try:
-            await waiting.outcome
+            return await waiting.outcome
         finally:
             timer.cancel()
 
@@ -74,10 +80,10 @@ class GroupSends:
             for one, error in zip(group, errors, strict=True):
                 if one.outcome.done():
                     continue  # its client has gone
-                if error is None:
-                    one.outcome.set_result(None)
-                else:
+                if isinstance(error, Exception):
                     one.outcome.set_exception(error)
+                else:
+                    one.outcome.set_result(error)
 
     def _give_up(self, waiting: _Waiting) -> None:
         # What a thread has taken is not given up: it may be stored, and that thread will know.

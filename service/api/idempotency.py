@@ -19,6 +19,7 @@ from service.api.group_sends import Send
 from service.api.idempotency_key import IdempotencyKey
 from service.broker import RedisBroker
 from service.broker.messages import copy_message
+from service.broker.unique_keys import Met
 from service.errors import BrokerUnavailable, CallboardError, IdempotencyKeyInFlight, IdempotencyKeyReused
 
 KEPT_SECONDS = 24 * 3600
@@ -44,7 +45,7 @@ class _Record(NamedTuple):
 class IdempotentSends:
     """Sends each message of one key once. `send` stores one unless its id was stored within KEPT_SECONDS."""
 
-    def __init__(self, broker: RedisBroker, send: Callable[[Send], None]) -> None:
+    def __init__(self, broker: RedisBroker, send: Callable[[Send], Met | None]) -> None:
         self._broker = broker
         self._send = send
 
@@ -68,13 +69,14 @@ class IdempotentSends:
                 raise IdempotencyKeyInFlight("The first request with this Idempotency-Key has not ended yet")
             message = copy_message(message, message_id=first.job_id)
         try:
-            self._send(send._replace(message=message))
+            met = self._send(send._replace(message=message))
         except Exception as error:
             self._let_go(name, mine._replace(job_id=message.message_id), error)
             raise
-        done = mine._replace(state="done", job_id=message.message_id)
+        job_id = met.job_id if met and met.how == "rescheduled" else message.message_id
+        done = mine._replace(state="done", job_id=job_id)
         self._ask(lambda: self._broker.client.set(name, done.packed(), ex=KEPT_SECONDS))
-        return UUID(message.message_id), found is not None
+        return UUID(job_id), found is not None
 
     def _let_go(self, name: str, mine: _Record, error: Exception) -> None:
         """Let a repetition go on at once, after a request that is about to be refused or to fail.

@@ -10,13 +10,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from service.api.auditing import audited
 from service.api.caller import caller_of
-from service.api.jobs import is_job_id
+from service.api.job_ids import job_id_of
 from service.api.lines import Lines
 from service.api.operators import Reason, who
+from service.api.requests import MOST_DELAY_SECONDS
 from service.broker.dead_letters import DeadLetters, Replay
 from service.broker.job_acts import Act, JobActs
 from service.errors import InvalidRequest, WrongState, shorten
-from service.queues import MAX_DELAY_SECONDS
 from service.state.history import History
 from service.state.states import STATUS_OF, State, Status
 
@@ -55,7 +55,7 @@ class Changes(Reason):
     run_at: Annotated[AwareDatetime | None, Field(description="ISO 8601 with an offset; not after now: at once.")] = (
         None
     )
-    delay_seconds: Annotated[float | None, Field(ge=0, le=MAX_DELAY_SECONDS, description="From now on.")] = None
+    delay_seconds: Annotated[float | None, Field(ge=0, le=MOST_DELAY_SECONDS, description="From now on.")] = None
 
 
 @router.post("/jobs/{job_id}/cancel", response_model=JobCancelled, response_model_exclude_unset=True)
@@ -124,16 +124,16 @@ async def _act(request: Request, job_id: str, do: Callable[[], Act | None]) -> A
     history: History = request.app.state.history
     caller = caller_of(request)
     audited(request, count=0, filter={"job_id": shorten(job_id)})
-    if is_job_id(job_id):
-        if caller.tenant is not None:
-            job = await lines.reads.run(history.find, UUID(job_id))
-            if job is None or not caller.may_see(job.tenant):
-                raise HTTPException(404, f"Job {shorten(job_id)} not found")
-        if act := await lines.sends.run(do):
-            audited(request, count=int(act.done), filter={"job_id": job_id.lower()})
-            return act
-        if found := await lines.reads.run(history.find, UUID(job_id)):
-            return Act(found.state.value, done=False)
+    known = job_id_of(job_id)
+    if caller.tenant is not None:
+        job = await lines.reads.run(history.find, known)
+        if job is None or not caller.may_see(job.tenant):
+            raise HTTPException(404, f"Job {shorten(job_id)} not found")
+    if act := await lines.sends.run(do):
+        audited(request, count=int(act.done), filter={"job_id": str(known)})
+        return act
+    if found := await lines.reads.run(history.find, known):
+        return Act(found.state.value, done=False)
     raise HTTPException(404, f"Job {shorten(job_id)} not found")
 
 
@@ -142,5 +142,5 @@ def _check(changes: Changes) -> None:
         raise InvalidRequest([("delay_seconds", "say either this or run_at")])
     if changes.priority is None and changes.run_at is None and changes.delay_seconds is None:
         raise InvalidRequest([("body", "say priority, run_at or delay_seconds")])
-    if changes.run_at is not None and changes.run_at - datetime.now(UTC) > timedelta(seconds=MAX_DELAY_SECONDS):
-        raise InvalidRequest([("run_at", f"must be within {MAX_DELAY_SECONDS // 86400} days from now")])
+    if changes.run_at is not None and changes.run_at - datetime.now(UTC) > timedelta(seconds=MOST_DELAY_SECONDS):
+        raise InvalidRequest([("run_at", f"must be within {MOST_DELAY_SECONDS // 86400} days from now")])

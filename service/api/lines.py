@@ -46,14 +46,18 @@ class Lines:
     checks: Line
     sends: Line
     reads: Line
+    acts: Line
     tasks: Line
 
     @classmethod
     def make(cls) -> "Lines":
-        """Checking needs a processor, sending Redis, and reading first of all one of PostgreSQL's 15 connections."""
+        """Checking needs a processor, sending Redis, reading first of all one of PostgreSQL's 15 connections, and what
+        operators do may take seconds.
+        """
         return cls(
             checks=Line(4, ServiceBusy),
             sends=Line(20, lambda reason: BrokerUnavailable(reason, may_be_stored=False)),
             reads=Line(12, HistoryUnavailable),
+            acts=Line(4, ServiceBusy),
             tasks=Line(3, HistoryUnavailable),
         )

@@ -55,5 +55,6 @@ class ActorNames(Process):
         except KeyError:
             raise ActorNotFound(actor_name) from None
 
-    def _known_actor(self, name: str) -> Actor[..., Any] | None:
+    def find_actor(self, name: str) -> Actor[..., Any] | None:
+        """Look an actor up by its name or an alias: None where this process does not know it."""
         return cast("dict[str, Actor[..., Any]]", self.actors).get(self.aliases.get(name, name))

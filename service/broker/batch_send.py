@@ -11,6 +11,7 @@ from dramatiq.message import Message
 from redis.exceptions import NoScriptError
 
 from service.broker.sender import REPEAT_WITHIN_SECONDS
+from service.broker.unique_keys import Met
 from service.broker.wire import Row
 from service.errors import BrokerUnavailable, JobExists
 
@@ -31,6 +32,8 @@ class SendReport:
 
     stored: list[Message[Any]] = field(default_factory=list[Message[Any]])
     failed: list[tuple[Message[Any], Exception]] = field(default_factory=list[tuple[Message[Any], Exception]])
+    #: By message id, the jobs that unique keys have met. What has only rescheduled one is not among the stored.
+    met: dict[str, Met] = field(default_factory=dict[str, Met])
 
     def fail(self, messages: Sequence[Message[Any]], error: Exception) -> None:
         """Note that these were not sent."""
@@ -65,7 +68,12 @@ class BatchSend:
         for error in answers:
             batch = self._under_way.popleft()
             failure = self._failure_of(batch, error)
-            if failure is None:
+            if isinstance(failure, Met):
+                [message] = batch.messages
+                self._report.met[message.message_id] = failure
+                if failure.how == "rescheduled":
+                    continue
+            if failure is None or isinstance(failure, Met):
                 self._note_stored(batch)
                 continue
             self._report.fail(batch.messages, failure)
@@ -106,18 +114,18 @@ class BatchSend:
         return _Batch(fit, rows, self._broker.producer.next_pipelined_send(), monotonic())
 
     def _failure_of(
-        self, batch: _Batch, error: redis.RedisError | JobExists | None
-    ) -> BrokerUnavailable | JobExists | None:
-        if error is None or isinstance(error, JobExists):
+        self, batch: _Batch, error: redis.RedisError | JobExists | Met | None
+    ) -> BrokerUnavailable | JobExists | Met | None:
+        if error is None or isinstance(error, JobExists | Met):
             return error
         is_early = monotonic() - batch.started < REPEAT_WITHIN_SECONDS
         # What a script that is not there has refused has done nothing, however long the answer took.
         if isinstance(error, NoScriptError) or (isinstance(error, redis.ConnectionError) and is_early):
             try:
-                self._broker.send_rows(self._queue, batch.rows, batch.send)
+                answer = self._broker.send_rows(self._queue, batch.rows, batch.send)
             except (BrokerUnavailable, JobExists) as still:
                 return still
-            return None
+            return answer if isinstance(answer, Met) else None
         return self._broker.unavailable(error)
 
     def _note_stored(self, batch: _Batch) -> None:

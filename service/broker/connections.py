@@ -1,8 +1,13 @@
-"""Connections that say when a command was certainly not carried out, and that leave a server made a replica."""
+"""What an error of Redis says of the command and of the server, and connections that leave a server made a replica."""
 
+import re
 from typing import Any
 
 import redis
+
+#: How an error begins that says what state the server is in, such as MISCONF or NOREPLICAS. The client's parser takes
+#: ERR away, and has classes of their own for many others.
+_SERVER_STATE = re.compile(r"(?!WRONGTYPE\b)[A-Z]{3,}\b")
 
 
 class NotCarriedOut(redis.ConnectionError):
@@ -17,6 +22,13 @@ def may_have_been_carried_out(error: redis.RedisError) -> bool:
         return True  # a command of a script was refused, and those before it were not
     # Only a connection that was there when the command went out leaves it open whether the server has done it.
     return isinstance(error, redis.ConnectionError | redis.TimeoutError) and " connecting to " not in str(error)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether the same command may succeed later: its error is about the server or the way to it, not about itself."""
+    if not isinstance(error, redis.RedisError):
+        return False
+    return type(error) is not redis.ResponseError or _SERVER_STATE.match(str(error)) is not None
 
 
 def is_of_a_replica(error: Exception) -> bool:

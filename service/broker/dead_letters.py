@@ -29,8 +29,9 @@ from service.broker.dead_letter import DeadLetter
 from service.broker.keys import Keys
 from service.broker.outcome import Reason
 from service.broker.redis_broker import RedisBroker
-from service.broker.replay import edit, key_in_place, message_of_next_life, note
-from service.errors import InvalidRequest, PayloadError, UnknownJobType
+from service.broker.replay import edit, key_in_place, message_of_next_life, note, unique_key_of
+from service.broker.rows import unique_of
+from service.errors import InvalidRequest, JobExists, PayloadError, UnknownJobType
 from service.queues import QUEUES
 
 CHUNK = 100
@@ -160,7 +161,8 @@ class DeadLetters:
         """Put a job back on its first queue under its id: to its old place, with no attempt behind it.
 
         payload: a JSON object in place of the arguments that it died with; a key that its actor makes follows from it.
-        Raises PayloadError, which names the field, and UnknownJobType where the actor that would check it is not here.
+        Raises PayloadError, which names the field, UnknownJobType where the actor that would check it is not here, and
+        JobExists where another job has its unique key: else it takes that again.
         """
         edited = None if payload is None else edit(letter, self._actor_of(letter), payload)
         data = message_of_next_life(letter, edited)
@@ -168,10 +170,11 @@ class DeadLetters:
             problem = f"makes a message of {len(data)} bytes; the limit is {self._broker.max_message_bytes}"
             raise PayloadError(letter.function, [("", problem)])
         log, request = note(letter, by, why, edited.kwargs if edited else None), request or uuid4().hex
+        key, unique_key = key_in_place(edited), unique_key_of(data)
+        unique = unique_of(unique_key, self._broker.find_actor(letter.function)) if unique_key else None
+        how = {"request": request, "delay_ms": delay_ms, "log": log, "data": data, "key": key, "unique": unique}
         with self._reaching():
-            done = Replay(
-                self._replay(letter, request=request, delay_ms=delay_ms, log=log, data=data, key=key_in_place(edited))
-            )
+            done = Replay(self._replay(letter, **how))
         if done is Replay.DONE:
             logger.info("A dead letter was replayed", extra=_about(letter, by, why))
         return done
@@ -215,7 +218,7 @@ class DeadLetters:
                 if stop.is_set():
                     report.stopped = True
                     break
-                done = Replay.DONE if dry_run else self.replay(letter, by=by, why=why, request=request)
+                done = Replay.DONE if dry_run else self._replay_or_skip(letter, by, why, request)
                 if done is Replay.DONE:
                     report.replayed += 1
                     report.counts[letter.original_queue, letter.function, letter.reason.value] += 1
@@ -224,6 +227,13 @@ class DeadLetters:
                 elif done is not Replay.DONE_BEFORE:
                     report.skipped += 1
         return report
+
+    def _replay_or_skip(self, letter: DeadLetter, by: str, why: str, request: str) -> Replay | None:
+        try:
+            return self.replay(letter, by=by, why=why, request=request)
+        except JobExists as error:
+            logger.info("A dead letter stays: %s", error, extra=_about(letter, by, why))
+            return None
 
     def oldest(self, queue: str, count: int) -> tuple[list[Found], int, int]:
         """Return up to `count` letters of a queue that died first, the number of all, and the server's time in ms."""

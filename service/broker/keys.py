@@ -60,7 +60,9 @@ class Keys:
 
     @property
     def unique(self) -> str:
-        """Hash: unique key to `ENTRY UNTIL_MS` of who has it, as long as that entry is in `messages`; 0 for no time."""
+        """Hash: unique key to `ENTRY UNTIL_MS[ ended]` of who has it: as long as that entry is in `messages`, and with
+        `ended` until then in any case; 0 for no time.
+        """
         return self._key("unique")
 
     @property

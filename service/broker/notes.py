@@ -8,11 +8,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from threading import Condition, Thread
 from typing import Any, NamedTuple
 
 import redis
 
+from service.broker.background import Background
 from service.broker.delivery import Lease
 
 COMPANY_SECONDS = 0.1
@@ -37,17 +37,17 @@ class Note(NamedTuple):
         return f"{lease.entry} {lease.token} {self.kind} {lease.created_ms} {lease.attempt}\n{self.data}".encode()
 
 
-class Notes:
+class Notes(Background):
     """Sends notes. `carry_out` sends those of one queue, and raises redis.RedisError."""
 
+    thread_name = "notes"
+
     def __init__(self, carry_out: Callable[[str, list[Note]], None]) -> None:
+        super().__init__()
         self._carry_out = carry_out
         self._progress: dict[Lease, Note] = {}
         self._lines: deque[tuple[Lease, dict[str, Any]]] = deque(maxlen=MOST_LINES)
         self._dropped = 0
-        self._condition = Condition()
-        self._closing = False
-        self._thread: Thread | None = None
 
     def progress(self, lease: Lease, progress: dict[str, Any]) -> None:
         """Keep how far a job is, in place of what it has said before."""
@@ -62,21 +62,10 @@ class Notes:
             self._lines.append((lease, line))
             self._begin()
 
-    def close(self, timeout_seconds: float) -> None:
-        """Send what is there, if that takes no longer than this."""
-        with self._condition:
-            thread = self._thread
-            self._closing = True
-            self._condition.notify()
-        if thread:
-            thread.join(timeout_seconds)
-
     def _begin(self) -> None:
         # Most processes never need the thread.
         if self._thread is None or not self._thread.is_alive():
-            self._closing = False
-            self._thread = Thread(target=self._run, name="notes", daemon=True)
-            self._thread.start()
+            self.start()
         self._condition.notify()
 
     def _run(self) -> None:

@@ -7,12 +7,12 @@ worker of the queue tells, maybe for the second time.
 
 import logging
 from contextlib import suppress
-from threading import Condition, Thread
 from typing import TYPE_CHECKING, Any
 
 import redis
 
 from service.broker import dead_letter
+from service.broker.background import Background
 from service.broker.dead_letter import DeadLetter
 from service.broker.keys import Keys
 from service.errors import BrokerUnavailable
@@ -32,22 +32,16 @@ class NotYet(Exception):
     """Raised by an `after_death`: this process can't tell of the death, and another may."""
 
 
-class Obituaries:
-    """Works from a thread of its own, on the queues that this process consumes."""
+class Obituaries(Background):
+    """Works on the queues that this process consumes. Closed, it leaves to others what Redis does not take."""
+
+    thread_name = "obituaries"
 
     def __init__(self, broker: "Process") -> None:
+        super().__init__()
         self._broker = broker
         self._queues: set[str] = set()
-        self._condition = Condition()
         self._has_news = False
-        self._closing = False
-        self._thread: Thread | None = None
-
-    def start(self) -> None:
-        """Tell until stopped."""
-        self._closing = False
-        self._thread = Thread(target=self._run, name="obituaries", daemon=True)
-        self._thread.start()
 
     def serve(self, queue: str) -> None:
         """Look after the deaths of a queue too."""
@@ -61,14 +55,6 @@ class Obituaries:
         with self._condition:
             self._has_news = True
             self._condition.notify()
-
-    def stop(self, timeout_seconds: float) -> None:
-        """Tell of what there is, and stop. What Redis does not take in time is left to others."""
-        if self._thread:
-            with self._condition:
-                self._closing = True
-                self._condition.notify()
-            self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
         closing = False

@@ -42,18 +42,23 @@ class FollowUp(NamedTuple):
         return nonce, cls(queue, entry, row)
 
 
+#: One for all: each job has a FollowUps, and few add to it.
+_adding = Lock()
+
+
 class FollowUps:
     """The follow-ups of one run. Thread-safe: what the run has begun may outlive it."""
+
+    __slots__ = ("_bytes", "_is_closed", "all")
 
     def __init__(self) -> None:
         self.all: list[FollowUp] = []
         self._bytes = 0
         self._is_closed = False
-        self._lock = Lock()
 
     def add(self, follow_up: FollowUp) -> bool:
         """Keep one until the job ends. Returns False where it has succeeded before. Raises TooManyFollowUps."""
-        with self._lock:
+        with _adding:
             if self._is_closed:
                 return False
             self._bytes += follow_up.size()
@@ -67,7 +72,7 @@ class FollowUps:
 
     def close(self) -> list[FollowUp]:
         """Return all: the job has succeeded, and what comes now would be kept for nothing."""
-        with self._lock:
+        with _adding:
             self._is_closed = True
             return self.all
 

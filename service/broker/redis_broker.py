@@ -5,6 +5,7 @@ each of which knows those before it: `hooks`, `process`, `actor_names`, `sending
 what only looks.
 """
 
+from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
 
 import redis
@@ -30,6 +31,20 @@ class RedisBroker(Working):
         """
         try:
             return self.wire.find(job_id)
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
+    def find_records(self, by_queue: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+        """Return what Redis knows of jobs whose queues are known, as `find_record` does. Raises BrokerUnavailable."""
+        try:
+            return self.wire.find_among(by_queue)
+        except redis.RedisError as error:
+            raise self.unavailable(error) from error
+
+    def ended_among(self, queue: str, job_ids: Sequence[str]) -> list[str]:
+        """Return those jobs of a queue whose end is not in the database yet. Raises BrokerUnavailable."""
+        try:
+            return self.wire.ended_among(queue, job_ids)
         except redis.RedisError as error:
             raise self.unavailable(error) from error
 

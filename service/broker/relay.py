@@ -5,10 +5,10 @@ is repeated by another, and its message, known by a nonce, is stored once.
 
 import logging
 from collections.abc import Callable
-from threading import Condition, Thread
 
 import redis
 
+from service.broker.background import Background
 from service.broker.outgoing import FollowUp
 
 RETRY_SECONDS = 0.5
@@ -19,8 +19,10 @@ ONCE_WITHIN_SECONDS = 24 * 3600
 logger = logging.getLogger(__name__)
 
 
-class Relay:
-    """Works through the queues that it is called for, in a thread of its own."""
+class Relay(Background):
+    """Works through the queues that it is called for. When closed, what is left is another worker's."""
+
+    thread_name = "relay"
 
     def __init__(
         self,
@@ -28,34 +30,17 @@ class Relay:
         store: Callable[[str, FollowUp], None],
         remove: Callable[[str, bytes], None],
     ) -> None:
+        super().__init__()
         self._look = look
         self._store = store
         self._remove = remove
         self._called: set[str] = set()
-        self._condition = Condition()
-        self._closing = False
-        self._thread: Thread | None = None
-
-    def start(self) -> None:
-        """Relay until closed."""
-        self._closing = False
-        self._thread = Thread(target=self._run, name="relay", daemon=True)
-        self._thread.start()
 
     def call(self, queue: str) -> None:
         """Say that the outgoing list of a queue has something."""
         with self._condition:
             self._called.add(queue)
             self._condition.notify()
-
-    def close(self, timeout_seconds: float) -> None:
-        """Relay what is there, as long as that takes no longer than this. The rest is another worker's."""
-        if self._thread is None:
-            return
-        with self._condition:
-            self._closing = True
-            self._condition.notify()
-        self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
         while True:

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from contextlib import suppress
 from time import time
 from typing import Any, NamedTuple, cast
 
@@ -70,9 +71,12 @@ def edit(letter: DeadLetter, actor: Actor[..., Any], payload: object) -> Edited:
     kwargs = _checked(actor, payload)
     versions: PayloadVersions | None = actor.options.get("payload_versions")
     options: dict[str, Any] = {"payload_version": versions.current if versions else None}
-    key_for: Any = getattr(actor, "key_for", None)
-    if key_for and not _is_named_for_the_send(letter, actor, versions, key_for):
-        options["idempotency_key"] = _own(key_for(kwargs), _tenant_of(letter))
+    keys_for: Any = getattr(actor, "keys_for", None)
+    if keys_for:
+        tenant = _tenant_of(letter)
+        for name, key in keys_for(kwargs).items():
+            if not _is_named_for_the_send(name, letter, actor, versions):
+                options[name] = _own(key, tenant)
     return Edited(kwargs, options)
 
 
@@ -83,16 +87,26 @@ def key_in_place(edited: Edited | None) -> str | None:
     return edited.options["idempotency_key"] or ""
 
 
-def _is_named_for_the_send(letter: DeadLetter, actor: Any, versions: PayloadVersions | None, key_for: Any) -> bool:
-    """Whether the job's key is none that its actor has made of its payload: then it stays as it is."""
-    if actor.key_of is None:
-        return True
+def unique_key_of(data: bytes) -> str:
+    """Return the unique key of an encoded message, empty for none."""
+    if b"unique_key" not in data:
+        return ""
+    with suppress(UnreadableMessage):
+        given = decode_fields(data).get("options")
+        options = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+        key = options.get("unique_key")
+        return scoped_key(key, options.get("tenant")) if isinstance(key, str) and key else ""
+    return ""
+
+
+def _is_named_for_the_send(option: str, letter: DeadLetter, actor: Any, versions: PayloadVersions | None) -> bool:
+    """Whether a key of the job is none that its actor has made of its payload: then it stays as it is."""
     try:
         fields = decode_fields(letter.message)
         payload = actor.contract.document_of(tuple(fields["args"]), fields["kwargs"])
         if versions:
             payload = versions.upgrade(payload, payload_version_of(fields["options"]))
-        made, given = key_for(payload), fields["options"].get("idempotency_key")
+        made, given = actor.keys_for(payload)[option], fields["options"].get(option)
         # The release before kept a tenant's keys as they were made, of jobs that no request had sent.
         return given not in (made, _own(made, fields["options"].get("tenant")))
     except Exception:  # noqa: BLE001 - what is being mended may have any shape

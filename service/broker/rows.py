@@ -8,6 +8,7 @@ from dramatiq.message import Message
 
 from service.broker.messages import encode_message
 from service.broker.tenant_keys import with_own_keys
+from service.broker.unique_keys import DEFAULT_STATES, UniqueKey
 from service.broker.wire import Row
 from service.errors import PayloadError
 from service.payload import check_is_json, check_size
@@ -37,9 +38,9 @@ def row_of(
         )
     if not message.actor_name.isprintable():
         raise ValueError(f"actor_name={message.actor_name!r} can't be sent: it must be printable text")
-    key = unique = ""
+    key = unique_key = ""
     if message.options:
-        message, key, unique = with_own_keys(message)
+        message, key, unique_key = with_own_keys(message)
     try:
         data = encode_message(message)
     except (TypeError, ValueError) as error:
@@ -69,6 +70,16 @@ def row_of(
         most,
         data,
         key,
-        unique,
-        int(actor.options.get("unique_window", 0) * 1000) if actor and unique else 0,
+        unique_of(unique_key, actor) if unique_key else None,
+    )
+
+
+def unique_of(key: str, actor: Actor[..., Any] | None) -> UniqueKey:
+    """Return a unique key with what the actor says of it."""
+    options = actor.options if actor else {}
+    return UniqueKey(
+        key,
+        int(options.get("unique_window", 0) * 1000),
+        options.get("unique_on_conflict", "keep"),
+        options.get("unique_states", DEFAULT_STATES),
     )

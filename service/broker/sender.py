@@ -11,6 +11,7 @@ import redis
 from dramatiq.middleware import Interrupt
 
 from service.broker.connections import may_have_been_carried_out
+from service.broker.unique_keys import Met
 from service.broker.wire import Row
 from service.errors import BrokerUnavailable
 
@@ -37,10 +38,10 @@ class Sender:
 
     def send_rows(
         self, queue: str, rows: Sequence[Row], send: tuple[str, int] | None = None, once_within_seconds: int = 0
-    ) -> bool:
+    ) -> bool | Met:
         """Send rows in one call, and once more where the connection broke in it: Redis knows a repetition by `send`.
 
-        Returns whether they were stored. Raises BrokerUnavailable.
+        Returns whether they were stored, or the job that the only one has met. Raises BrokerUnavailable.
         """
         send = send or self._broker.producer.next_send()
         while self._insists.now:
@@ -66,7 +67,9 @@ class Sender:
         finally:
             self._insists.now = False
 
-    def _send_rows(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int) -> bool:
+    def _send_rows(
+        self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int
+    ) -> bool | Met:
         wire, unavailable = self._broker.wire, self._broker.unavailable
         started = monotonic()
         try:

@@ -13,6 +13,7 @@ from service.broker.batch_send import BatchSend, SendReport
 from service.broker.outgoing import FollowUp, collecting
 from service.broker.rows import row_of
 from service.broker.sender import Sender
+from service.broker.unique_keys import Met, as_met
 from service.broker.wire import Row
 from service.queues import policy_of
 
@@ -29,11 +30,13 @@ class Sending(ActorNames):
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
         """Send a message, `delay` in milliseconds. Raises BrokerUnavailable.
 
+        Where its unique key has met a job, what it returns has the id of the job that there is now, and `unique_met`.
         What a typed actor sends goes out when its job has succeeded, in the same step.
         """
         self.emit_before("enqueue", message, delay)
+        met: bool | Met = True
         if (follow_ups := collecting()) is None:
-            self.send(message, delay_ms=delay)
+            met = self.send(message, delay_ms=delay)
         else:
             policy_of(message.queue_name)
             row = self.row(message, delay)
@@ -41,12 +44,14 @@ class Sending(ActorNames):
             # At once, of a unique job, since this one is to know whether it is refused; and where a task or thread
             # sends that has outlived its job.
             if row.unique or not follow_ups.add(follow_up):
-                self.send_rows(message.queue_name, [row])
+                met = self.send_rows(message.queue_name, [row])
+        if isinstance(met, Met):
+            message = as_met(message, met)
         self.emit_after("enqueue", message, delay)
         return message
 
-    def enqueue_once(self, message: Message[Any], within_seconds: int, *, delay_ms: int | None = None) -> bool:
-        """Send a message unless its id was sent within this time. Returns whether it was stored now.
+    def enqueue_once(self, message: Message[Any], within_seconds: int, *, delay_ms: int | None = None) -> bool | Met:
+        """Send a message unless its id was sent within this time. Returns whether it was stored now, or the job it met.
 
         Raises BrokerUnavailable.
         """
@@ -55,8 +60,8 @@ class Sending(ActorNames):
         self.emit_after("enqueue", message, delay_ms)
         return is_new
 
-    def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool:
-        """Send a message, and return whether it was stored.
+    def send(self, message: Message[Any], *, delay_ms: int | None = None, once_within_seconds: int = 0) -> bool | Met:
+        """Send a message, and return whether it was stored, or the job that its unique key has met.
 
         Of several sends of one message id within `once_within_seconds`, whoever makes them, the first is stored.
         Raises BrokerUnavailable, JobExists for a unique key that is taken, and DeclarationError for a queue that no
@@ -89,8 +94,11 @@ class Sending(ActorNames):
 
     def send_rows(
         self, queue: str, rows: Sequence[Row], send: tuple[str, int] | None = None, once_within_seconds: int = 0
-    ) -> bool:
-        """Send rows in one call. Returns whether they were stored. Raises BrokerUnavailable."""
+    ) -> bool | Met:
+        """Send rows in one call. Returns whether they were stored, or the job that the only one has met.
+
+        Raises BrokerUnavailable.
+        """
         return self.sender.send_rows(queue, rows, send, once_within_seconds)
 
     def insisting(self) -> AbstractContextManager[None]:
@@ -102,5 +110,5 @@ class Sending(ActorNames):
     def row(self, message: Message[Any], delay_ms: int | None) -> Row:
         """Return a message as it is sent. Raises ValueError for an id that is no UUID, PayloadError for its payload."""
         most_payload_bytes = self.max_message_bytes if self.sender.is_insisting else self.max_payload_bytes
-        actor = self._known_actor(message.actor_name)
+        actor = self.find_actor(message.actor_name)
         return row_of(message, delay_ms, actor, self.max_message_bytes, most_payload_bytes)

@@ -9,10 +9,11 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from functools import partial
-from threading import Condition, Thread
 
 import redis
 
+from service.broker.background import Background
+from service.broker.connections import is_outage
 from service.broker.settlement import Settlement
 from service.broker.together import Together
 from service.queues import QUEUES
@@ -25,12 +26,14 @@ RETRY_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-class Settler:
-    """Sends settlements from a thread of its own.
+class Settler(Background):
+    """Sends settlements from a thread of its own. Closed, it has settled what was there.
 
     `carry_out` sends one queue's batch, `give_up` forgets a lease. `expects_more` says of a queue of which some threads
     wait for their settlement whether others may come soon.
     """
+
+    thread_name = "settler"
 
     def __init__(
         self,
@@ -39,6 +42,7 @@ class Settler:
         give_up: Callable[[Settlement], None],
         expects_more: Callable[[str, int], bool],
     ) -> None:
+        super().__init__()
         self._carry_out = carry_out
         self._give_up = give_up
         self._is_idle = is_idle
@@ -47,15 +51,6 @@ class Settler:
             queue: Together(partial(self._settle_now, queue), BATCH, partial(expects_more, queue)) for queue in QUEUES
         }
         self._sleeping = False
-        self._condition = Condition()
-        self._closing = False
-        self._thread: Thread | None = None
-
-    def start(self) -> None:
-        """Settle until closed."""
-        self._closing = False
-        self._thread = Thread(target=self._run, name="settler", daemon=True)
-        self._thread.start()
 
     def add(self, settlement: Settlement) -> None:
         """Hand over one outcome."""
@@ -76,16 +71,6 @@ class Settler:
                 self.add(settlement)
             if not isinstance(error, redis.RedisError):
                 raise
-
-    def close(self, timeout_seconds: float) -> bool:
-        """Settle what is there, then stop. Returns whether all was settled in time."""
-        if self._thread is None:
-            return not self._waiting
-        with self._condition:
-            self._closing = True
-            self._condition.notify()
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
 
     def _run(self) -> None:
         while True:
@@ -114,21 +99,27 @@ class Settler:
         for queue, batch in batches.items():
             try:
                 self._carry_out(queue, batch)
-            except redis.RedisError as error:
-                logger.warning("Outcomes can't be settled now, and are kept: %s", error, extra={"queue": queue})
-                self._waiting.extendleft(reversed(batch))
-                time.sleep(RETRY_SECONDS)
-            except Exception:  # noqa: BLE001 - each is logged when it fails alone
-                self._settle_one_by_one(queue, batch)
+            except Exception as error:  # noqa: BLE001 - each is logged when it fails alone
+                if is_outage(error):
+                    self._keep(queue, batch, error)
+                else:
+                    self._settle_one_by_one(queue, batch)
 
     def _settle_one_by_one(self, queue: str, batch: list[Settlement]) -> None:
-        # One that can't be sent at all must not hold up the others. Its lease ends, and it runs again as a suspect.
+        # One that can't be sent, or that Redis can never take, must not hold up the others. Its lease ends, and it runs
+        # again as a suspect.
         for number, settlement in enumerate(batch):
             try:
                 self._carry_out(queue, [settlement])
-            except redis.RedisError:
-                self._waiting.extendleft(reversed(batch[number:]))
-                return
-            except Exception:
-                logger.exception("The outcome of %s can't be settled", settlement.lease.entry, extra={"queue": queue})
+            except Exception as error:
+                if is_outage(error):
+                    self._keep(queue, batch[number:], error)
+                    return
+                job_id = settlement.lease.entry.partition("~")[0]
+                logger.exception("The outcome of %s can't be settled", job_id, extra={"queue": queue, "job_id": job_id})
                 self._give_up(settlement)
+
+    def _keep(self, queue: str, batch: list[Settlement], error: Exception) -> None:
+        logger.warning("Outcomes can't be settled now, and are kept: %s", error, extra={"queue": queue})
+        self._waiting.extendleft(reversed(batch))
+        time.sleep(RETRY_SECONDS)

@@ -76,7 +76,7 @@ class Settling(Sending):
             settlement = settlement_of(delivery)
         except Exception as error:  # noqa: BLE001 - what can't be stored for a retry must not stay with this worker
             settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error), Reason.INVALID)
-        actor = self._known_actor(delivery.actor_name)
+        actor = self.find_actor(delivery.actor_name)
         options = actor.options if actor else {}
         if delivery.lease.key:
             # At once: what ends before its key is kept would take effect again after a crash.

@@ -56,9 +56,9 @@ class Together:
         """Carry out what is in the line: this thread's own is the first. Whoever comes meanwhile leads next."""
         batch: list[_Place] = []
         try:
+            self._is_full.clear()  # before the look: who fills the line after it wakes this thread, and nobody later
             if self._expects_more(len(self._line)):
                 self._is_full.wait(COMPANY_SECONDS)
-                self._is_full.clear()
             batch = [self._line.popleft() for _ in range(min(len(self._line), self._most))]
             self._carry_out([place.settlement for place in batch])
         finally:

@@ -4,9 +4,9 @@ Every method raises redis.RedisError. None is repeated here: who calls knows wha
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import redis
 
@@ -19,16 +19,24 @@ from service.broker.notes import Note
 from service.broker.outgoing import FollowUp
 from service.broker.scripts import NAMES, source
 from service.broker.settlement import Settlement
+from service.broker.unique_keys import Met, UniqueKey
 from service.errors import JobExists
 from service.queues import QUEUES
 from service.settings import MAX_MESSAGE_BYTES
 
 LETTER_KEYS = ("dead", "dead_messages", "dead_letters", "untold")
+#: Those of a send with a unique key.
+UNIQUE_KEYS = (
+    *("unique", "leases", "finals", "once", "once_until", "once_waiting"),
+    *("lapses", "attempts", "progress", "checkpoints"),
+)
 #: Of what goes out, so much is looked at at a time.
 MOST_OUTGOING = 1000
+ENQUEUE_KEYS = ("ready", "delayed", "messages", "events", "counter", "waiters", "full")
 #: The keys of each script, in its order. Those of one send come after them.
 KEYS_OF: dict[str, tuple[str, ...]] = {
-    "enqueue": ("ready", "delayed", "messages", "events", "counter", "waiters", "full"),
+    "enqueue": ENQUEUE_KEYS,
+    "enqueue_unique": ENQUEUE_KEYS,
     "fetch": (
         *("ready", "delayed", "messages", "events", "counter", "waiters"),
         *("leases", "deadlines", "lapses", "finals", *LETTER_KEYS, "attempts"),
@@ -82,13 +90,11 @@ class Row(NamedTuple):
     max_deliveries: int
     data: bytes
     key: str = ""
-    #: The send is refused while an unfinished job has it, for `window_ms` after that one's send; 0 for no such limit.
-    unique: str = ""
-    window_ms: int = 0
+    unique: UniqueKey | None = None
 
     def packed(self) -> bytes:
         """Return it as enqueue.lua takes it."""
-        entry, actor, priority, delay_ms, attempt, most, data, key, _, _ = self
+        entry, actor, priority, delay_ms, attempt, most, data, key, _ = self
         if key:
             actor = f"{actor}\t{key}"
         delay = "-" if delay_ms is None else delay_ms
@@ -131,20 +137,24 @@ class Wire:
         self._constants = {(script, queue): _constant(namespace, queue, script) for script in NAMES for queue in QUEUES}
         self._for_producer: dict[tuple[str, str], Packed] = {}
 
-    def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
+    def enqueue(
+        self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0
+    ) -> bool | Met:
         """Put messages on a queue. `send` is the producer and the number of its send. Returns False if refused.
 
-        Raises JobExists where the only row has a unique key that an unfinished job has; several rows have none.
+        Where the only row has a unique key that another job has, raises JobExists or returns that; several rows have
+        none.
         """
         reply = self._scripts.call(self._enqueue_call(queue, rows, send, once_within_seconds))
         if isinstance(reply, bytes):
             raise _exists(reply, rows)
-        return reply != -1
+        return _met(cast("Any", reply)) if isinstance(reply, list) else reply != -1
 
     def enqueue_each(
         self, queue: str, batches: Iterable[tuple[Sequence[Row], tuple[str, int]]]
-    ) -> Iterator[redis.RedisError | JobExists | None]:
-        """Enqueue batches in order, each sent while Redis works on the one before. Gives what went wrong with each.
+    ) -> Iterator[redis.RedisError | JobExists | Met | None]:
+        """Enqueue batches in order, each sent while Redis works on the one before. Gives what went wrong with each, or
+        the job that it has met.
 
         Where the connection fails, the error is given for the next batch too, if that was sent already.
         """
@@ -159,6 +169,8 @@ class Wire:
             rows = sent.popleft()
             if isinstance(reply, bytes):
                 yield _exists(reply, rows)
+            elif isinstance(reply, list):
+                yield _met(cast("Any", reply))
             else:
                 yield reply if isinstance(reply, redis.RedisError) else None
 
@@ -169,10 +181,10 @@ class Wire:
         first = rows[0]
         if first.unique:
             keys = Keys(self._namespace, queue)
-            own = (keys.producer(producer), keys.sent(first.entry), keys.unique)
-            constant = _constant(self._namespace, queue, "enqueue", *own)
-            arguments: list[Argument] = [number, once_within_seconds, first.packed(), first.unique, first.window_ms]
-            return Call("enqueue", constant, arguments)
+            own = (keys.producer(producer), keys.sent(first.entry), *(getattr(keys, name) for name in UNIQUE_KEYS))
+            constant = _constant(self._namespace, queue, "enqueue_unique", *own)
+            arguments: list[Argument] = [number, once_within_seconds, first.packed(), *first.unique.packed()]
+            return Call("enqueue_unique", constant, arguments)
         if once_within_seconds:
             keys = Keys(self._namespace, queue)
             constant = _constant(self._namespace, queue, "enqueue", keys.producer(producer), keys.sent(first.entry))
@@ -278,12 +290,23 @@ class Wire:
         log: str,
         data: bytes,
         key: str | None = None,
+        unique: UniqueKey | None = None,
     ) -> int:
-        """Put a dead letter back on its queue, with its key or another one. Returns what replay.lua does."""
-        constant = _constant(self._namespace, queue, "replay", Keys(self._namespace, queue).replayed(request))
+        """Put a dead letter back on its queue, with its key or another one. Returns what replay.lua does.
+
+        Raises JobExists where another job has its unique key.
+        """
+        keys = Keys(self._namespace, queue)
+        constant = _constant(self._namespace, queue, "replay", keys.replayed(request), keys.unique)
+        owned: list[Argument] = ["", 0, ""]
+        if unique:
+            owned = [unique.key, unique.window_ms, " ended" if "ended" in unique.states else ""]
         delay = "-" if delay_ms is None else delay_ms
-        arguments: list[Argument] = [entry, died_ms, delay, log, data, *([] if key is None else [key])]
-        return int(self._scripts.call(Call("replay", constant, arguments)))
+        arguments: list[Argument] = [entry, died_ms, delay, log, data, *owned, *([] if key is None else [key])]
+        reply = self._scripts.call(Call("replay", constant, arguments))
+        if isinstance(reply, bytes):
+            raise JobExists(_job_of(reply), unique.key if unique else "")
+        return int(reply)
 
     def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
         """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
@@ -299,6 +322,13 @@ class Wire:
         for start in range(0, len(ended), MOST_FORGOTTEN):
             arguments: list[Argument] = [part for each in ended[start : start + MOST_FORGOTTEN] for part in each]
             self._scripts.call(Call("forget", self._constants["forget", queue], arguments))
+
+    def ended_among(self, queue: str, entries: Sequence[str]) -> list[str]:
+        """Return those whose final event is kept here: they have ended, and that is not stored elsewhere."""
+        if not entries:
+            return []
+        finals = self._client.hmget(Keys(self._namespace, queue).finals, entries)
+        return [entry for entry, final in zip(entries, finals, strict=True) if final is not None]
 
     def fold(self, queue: str, from_bytes: int, most_bytes: int, *, refusal_ms: int) -> Folded:
         """Fold some of the oldest events, where all take more than `from_bytes`: see fold.lua."""
@@ -333,6 +363,29 @@ class Wire:
                     found["state"] = "waiting"
                 return found
         return None
+
+    def find_among(self, by_queue: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
+        """Return what Redis knows of jobs, each looked for in one queue, as `find` does."""
+        asked = {queue: job_ids for queue, job_ids in by_queue.items() if job_ids}
+        with self._client.pipeline(transaction=False) as pipeline:
+            for queue, job_ids in asked.items():
+                keys = Keys(self._namespace, queue)
+                pipeline.hmget(keys.finals, job_ids)
+                pipeline.hmget(keys.messages, job_ids)
+                pipeline.hmget(keys.leases, job_ids)
+                pipeline.zmscore(keys.delayed, job_ids)
+            replies = iter(pipeline.execute())
+        found: list[dict[str, str]] = []
+        for queue, job_ids in asked.items():
+            columns = [next(replies) for _ in range(4)]
+            for job_id, final, message, lease, due in zip(job_ids, *columns, strict=True):
+                one = events.live(job_id, queue, final=final, message=message, lease=lease, due=due)
+                if one is None:
+                    continue
+                if message is not None and self._waits_for_its_key(queue, job_id, message):
+                    one["state"] = "waiting"
+                found.append(one)
+        return found
 
     def _waits_for_its_key(self, queue: str, entry: str, stored: bytes) -> bool:
         header, _, key = stored.partition(b"\n")[0].partition(b"\t")
@@ -373,7 +426,17 @@ class Wire:
 
 
 def _exists(reply: bytes, rows: Sequence[Row]) -> JobExists:
-    return JobExists(reply.decode().partition("~")[0], rows[0].unique)
+    assert rows[0].unique
+    return JobExists(_job_of(reply), rows[0].unique.key)
+
+
+def _met(reply: list[bytes]) -> Met:
+    how, entry = reply
+    return Met("replaced" if how == b"replaced" else "rescheduled", _job_of(entry))
+
+
+def _job_of(entry: bytes) -> str:
+    return entry.decode().partition("~")[0]
 
 
 def _holder_of(lease: bytes) -> bytes:

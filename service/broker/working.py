@@ -44,7 +44,7 @@ class Working(Settling):
 
     @cached_property
     def intake(self) -> Intake:
-        return Intake(self._known_actor, self.settler.add, self._settings().unknown_actor_seconds)
+        return Intake(self.find_actor, self.settler.add, self._settings().unknown_actor_seconds)
 
     @cached_property
     def link(self) -> Link:
@@ -80,7 +80,7 @@ class Working(Settling):
                 self.settler.close(CLOSE_SECONDS)
                 self.relay.close(CLOSE_SECONDS)
                 self.notes.close(CLOSE_SECONDS)
-                self.obituaries.stop(CLOSE_SECONDS)
+                self.obituaries.close(CLOSE_SECONDS)
                 self.renewal.stop()
                 self.cancellations.stop()
                 self.backlog.stop()

@@ -29,12 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     from service.access.open_mode import check_may_listen
     from service.api.app import create_app
+    from service.api.server import Server, give_up_silent_clients
 
     sockets = None if arguments.fd is None else [socket.socket(fileno=arguments.fd)]
     check_may_listen(settings, str(sockets[0].getsockname()[0]) if sockets else settings.api_host)
 
+    app = create_app()
     config = uvicorn.Config(
-        create_app(),
+        app,
         host=settings.api_host,
         port=settings.api_port,
         log_config=None,
@@ -43,15 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    server = uvicorn.Server(config)
-
-    def leave() -> None:
-        server.should_exit = True
-
+    server = Server(config, app.state.leaving)
     # uvicorn listens to signals only once it runs; one that comes while it loads must not be lost.
-    stop_on_signals(leave)
+    stop_on_signals(server.leave)
     if not stop.is_set():
-        server.run(sockets=sockets)
+        listening = sockets or [config.bind_socket()]
+        for each in listening:
+            give_up_silent_clients(each)
+        server.run(sockets=listening)
     return 0
 
 

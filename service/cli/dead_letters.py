@@ -184,6 +184,7 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
         print(f"{report.replayed} {'would be ' if arguments.dry_run else ''}replayed, {report.skipped} skipped")
         return
     from service.broker.dead_letters import Replay
+    from service.errors import JobExists
 
     if arguments.payload is not None:
         import service.actors  # noqa: F401 # pyright: ignore[reportUnusedImport] - the payload is checked by its actor
@@ -191,7 +192,10 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         print(f"1 {letter.original_queue} {letter.function} {letter.reason.value} would be replayed")
         return
-    done = letters.replay(letter, by=by, why=arguments.why, payload=arguments.payload, request=arguments.request)
+    try:
+        done = letters.replay(letter, by=by, why=arguments.why, payload=arguments.payload, request=arguments.request)
+    except JobExists as error:
+        raise CommandFailed(f"{letter.job_id} can't be replayed: {error}") from error
     said = {
         Replay.DONE: "replayed",
         Replay.DONE_BEFORE: "was replayed before by this request",

@@ -22,7 +22,7 @@ from service.broker import RedisBroker
 from service.broker.dead_letter import DeadLetter
 from service.broker.obituaries import NotYet
 from service.broker.outcome import Reason
-from service.errors import PayloadError
+from service.errors import JobExists, PayloadError
 from service.middleware.defaults import WrongOptions
 from service.payload import PayloadContract, PayloadVersions
 
@@ -95,15 +95,20 @@ def _call(broker: RedisBroker, callback: Actor[..., Any], letter: DeadLetter) ->
 def _send(broker: RedisBroker, callback: Actor[..., Any], letter: DeadLetter, told: dict[str, Any]) -> None:
     taken = _parameters_of(callback)
     versions: PayloadVersions | None = callback.options.get("payload_versions")
+    keys_for: Any = getattr(callback, "keys_for", None)
+    keys: dict[str, str | None] = keys_for(told) if keys_for else {}
     message: Message[Any] = Message(
         queue_name=callback.queue_name,
         actor_name=callback.actor_name,
         args=(),
         kwargs={name: value for name, value in told.items() if taken is None or name in taken},
-        options={"payload_version": versions.current} if versions else {},
+        options={**keys, "payload_version": versions.current} if versions else dict(keys),
         message_id=str(uuid5(_uuid_of(letter), f"on_dead {letter.died_ms}")),
     )
-    broker.send(message, once_within_seconds=ONCE_WITHIN_SECONDS)
+    try:
+        broker.send(message, once_within_seconds=ONCE_WITHIN_SECONDS)
+    except JobExists as error:
+        logger.info("A death is not told of: %s", error, extra={"job_id": letter.job_id})
 
 
 def _parameters_of(callback: Actor[..., Any]) -> set[str] | None:

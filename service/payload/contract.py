@@ -93,11 +93,15 @@ class PayloadContract:
         """The JSON Schema of the payload."""
         return self.model.model_json_schema()
 
+    def _call(self) -> str:
+        return f"send({', '.join(f'{name}=...' for name in self.signature.parameters)})"
+
     def _model_from_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BaseModel:
         try:
             call = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise PayloadError(self.actor_name, [("", str(error))]) from None
+            positional = "" if self.takes_model or not args else f": name each argument, as in {self._call()}"
+            raise PayloadError(self.actor_name, [("", f"{error}{positional}")]) from None
         if not self.takes_model:
             payload = self._check_sent(self.model.model_validate, call.arguments)
             if lost := find_lost_type(dict(call.arguments), vars(payload)):

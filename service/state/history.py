@@ -1,6 +1,9 @@
 """What the API asks about jobs: the database's history, with what Redis knows of the rows that are not final."""
 
 import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +12,20 @@ from sqlalchemy import Engine, bindparam, select
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, HistoryUnavailable
 from service.state.database import reaching
+from service.state.endings import Endings
+from service.state.following import Followed, Mark, Step, steps_since
 from service.state.pause import Pause
+from service.state.queries import (
+    Count,
+    Cursor,
+    Filter,
+    Moment,
+    Page,
+    count_jobs,
+    list_jobs,
+    message_fields_of,
+    timeline_of,
+)
 from service.state.snapshot import COLUMNS, Snapshot
 from service.state.states import State
 from service.state.tables import jobs
@@ -25,6 +41,16 @@ _STORED = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Story:
+    """All that is stored of a job. `message` has personal data in it; of the children there are up to some."""
+
+    job: Snapshot
+    moments: list[Moment]
+    message: dict[str, Any] | None
+    children: list[Snapshot]
+
+
 class History:
     """Finds jobs. A job can be read at once after it was sent, also while the projector or the database is down."""
 
@@ -33,6 +59,7 @@ class History:
         self._broker = broker
         self._postgresql = Pause(HistoryUnavailable)
         self._redis = Pause(lambda reason: BrokerUnavailable(reason, may_be_stored=False))
+        self.endings = Endings(engine, broker, self._postgresql)
 
     @property
     def engine(self) -> Engine:
@@ -69,6 +96,42 @@ class History:
             return None if found is None else json.loads(found)
         except (BrokerUnavailable, ValueError):
             return None  # its state is known all the same
+
+    def page(self, wanted: Filter, cursor: Cursor | None, limit: int) -> Page:
+        """Return a page of jobs as they are now: one that has left the filter's states meanwhile is left out.
+
+        Raises HistoryUnavailable, and BrokerUnavailable where rows are not final.
+        """
+        with self._postgresql.around():
+            page = list_jobs(self._engine, wanted, cursor, limit)
+        unsure: dict[str, list[str]] = defaultdict(list)
+        for row in page.jobs:
+            if row.state is not State.SUCCEEDED:
+                unsure[row.queue].append(str(row.job_id))
+        with self._redis.around():
+            live = {UUID(each["job_id"]): Snapshot.from_event(each) for each in self._broker.find_records(unsure)}
+        merged = [live[row.job_id].after(row) if row.job_id in live else row for row in page.jobs]
+        return Page([job for job in merged if not wanted.states or job.state in wanted.states], page.cursor)
+
+    def count(self, wanted: Filter) -> Count:
+        """Count the jobs that a filter takes. Raises HistoryUnavailable."""
+        with self._postgresql.around():
+            return count_jobs(self._engine, wanted)
+
+    def story_of(self, job: Snapshot, most_children: int) -> Story:
+        """Return all that is stored of a job. Raises HistoryUnavailable."""
+        with self._postgresql.around():
+            return Story(
+                job,
+                timeline_of(self._engine, job.job_id),
+                message_fields_of(self._engine, job.job_id),
+                list_jobs(self._engine, Filter(parent_id=job.job_id), limit=most_children).jobs,
+            )
+
+    def steps_since(self, seen: Mapping[Followed, Mark]) -> dict[UUID, list[Step]]:
+        """Return what has happened to jobs since each was looked at last. Raises HistoryUnavailable."""
+        with self._postgresql.around():
+            return steps_since(self._engine, seen)
 
     def ping(self) -> None:
         """Raise HistoryUnavailable where the database does not answer."""

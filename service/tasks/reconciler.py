@@ -114,7 +114,7 @@ class TaskReconciler:
             return True
         self._runs.note_sent(run.job_id)
         logger.info("The job of a task was sent by the reconciler", extra={**_fields(run), "is_new": is_new})
-        return is_new
+        return bool(is_new)
 
 
 def _fields(run: Run) -> dict[str, str]:

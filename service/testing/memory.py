@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from service.broker.delivery import Lease
 from service.broker.notes import Note
 from service.broker.outgoing import FollowUp
+from service.broker.unique_keys import Met
 from service.broker.wire import Row
 from service.errors import JobExists
 from service.testing.clock import Clock
@@ -46,24 +47,43 @@ class MemoryWire(NoRedis):
         #: The results of idempotency keys, and until when they are taken.
         self._keys: dict[tuple[str, str], tuple[str, int]] = {}
 
-    def enqueue(self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0) -> bool:
-        """Take messages. Returns False where the same was sent within `once_within_seconds`."""
+    def enqueue(
+        self, queue: str, rows: Sequence[Row], send: tuple[str, int], once_within_seconds: int = 0
+    ) -> bool | Met:
+        """Take messages. Returns the job that the only one has met; False where the same was sent not long ago."""
         if once_within_seconds:
             entry = rows[0].entry
             if self._taken_until_ms.get(entry, -1) > self._clock.now_ms:
                 return False
             self._taken_until_ms[entry] = self._clock.now_ms + once_within_seconds * 1000
+        met: Met | None = None
         for row in rows:
-            self._check_unique(queue, row)
+            if (met := self._meet(queue, row)) and met.how == "rescheduled":
+                return met
             self._places += 1
             now_ms = self._clock.now_ms
             self.add(Waiting(queue, row, now_ms + (row.delay_ms or 0), self._places, now_ms))
-        return True
+        return met or True
 
-    def _check_unique(self, queue: str, row: Row) -> None:
+    def _meet(self, queue: str, row: Row) -> Met | None:
+        key = row.unique.key if row.unique else None
         for each in self.waiting:
-            if row.unique and (each.queue, each.row.unique) == (queue, row.unique):
-                raise JobExists(each.row.entry, row.unique)
+            if row.unique and each.row.unique and (each.queue, each.row.unique.key) == (queue, key):
+                job_id = each.row.entry
+                if row.unique.on_conflict == "keep":
+                    raise JobExists(job_id, row.unique.key)
+                if row.unique.on_conflict == "reschedule":
+                    self._take_out(each)
+                    self.add(replace(each, due_ms=self._clock.now_ms + (row.delay_ms or 0)))
+                    return Met("rescheduled", job_id)
+                self._take_out(each)
+                return Met("replaced", job_id)
+        return None
+
+    def _take_out(self, waiting: Waiting) -> None:
+        self.waiting.remove(waiting)
+        if waiting in self._new:
+            self._new.remove(waiting)
 
     def result_of_key(self, queue: str, key: str) -> str | None:
         """Return the result of the job that has taken a key, JSON, or None where it is free."""
@@ -74,11 +94,13 @@ class MemoryWire(NoRedis):
         """Keep a key for a job that has succeeded."""
         self._keys[queue, key] = result, self._clock.now_ms + int(seconds * 1000)
 
-    def enqueue_each(self, queue: str, batches: Iterable[tuple[Sequence[Row], tuple[str, int]]]) -> Iterator[None]:
+    def enqueue_each(
+        self, queue: str, batches: Iterable[tuple[Sequence[Row], tuple[str, int]]]
+    ) -> Iterator[Met | None]:
         """Take batches of messages."""
         for rows, send in batches:
-            self.enqueue(queue, rows, send)
-            yield None
+            met = self.enqueue(queue, rows, send)
+            yield met if isinstance(met, Met) else None
 
     def find(self, job_id: str) -> None:
         """No job has a record here."""

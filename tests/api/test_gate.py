@@ -79,7 +79,7 @@ def test_another_spelling_of_a_path_leads_to_nothing(client: TestClient, path: s
 
 def test_another_method_is_refused_with_those_that_are_taken(client: TestClient) -> None:
     answer = client.delete("/jobs")
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, POST")
     assert client.head("/docs").status_code == 401
     with pytest.raises(WebSocketDisconnect) as closed, client.websocket_connect("/jobs"):
         pass

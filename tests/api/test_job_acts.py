@@ -78,7 +78,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_says_why(client: TestClient, sto
     store()
     again = client.post(f"/jobs/{job_id}/cancel")
     assert (again.status_code, again.json()["state"]) == (200, "cancelled"), "also where only the database knows it"
-    assert client.get(f"/jobs/{job_id}").json() == job
+    assert client.get(f"/jobs/{job_id}").json() == job | {"priority": 5}, "which the database knows from its send"
 
 
 def test_a_running_job_is_told_to_stop(

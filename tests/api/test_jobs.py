@@ -235,3 +235,29 @@ def test_a_send_that_meets_a_job_with_its_unique_key_is_a_conflict_that_names_it
     assert (first.status_code, second.status_code) == (202, 409)
     assert second.json()["type"] == "urn:callboard:problem:job-exists"
     assert second.json()["job_id"] == first.json()["job_id"]
+
+
+def test_a_send_that_replaces_or_moves_a_waiting_job_names_it(
+    app: Any, client: TestClient, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.job.broker", broker)
+
+    @job(name="account.newest", queue="default", unique=Unique("newest:{account}", on_conflict="replace"))
+    def newest(*, account: str) -> None: ...
+
+    @job(name="account.calm", queue="default", unique=Unique("calm:{account}", on_conflict="reschedule"))
+    def calm(*, account: str) -> None: ...
+
+    def post(actor: Any, key: str | None = None) -> dict[str, Any]:
+        headers = {"Idempotency-Key": key} if key else {}
+        answer = client.post("/jobs", json={"type": actor.actor_name, "payload": {"account": "a"}}, headers=headers)
+        assert answer.status_code == 202
+        return answer.json()
+
+    first, second = post(newest), post(newest)
+    assert second["replaced"] == first["job_id"] != second["job_id"]
+    assert client.get(f"/jobs/{first['job_id']}").json()["state"] == "cancelled"
+    waiting, moved = post(calm), post(calm)
+    assert waiting["job_id"] not in (first["job_id"], second["job_id"])
+    assert (moved["job_id"], moved["rescheduled"]) == (waiting["job_id"], waiting["job_id"])
+    assert [post(calm, "k")["job_id"] for _ in range(2)] == [waiting["job_id"]] * 2

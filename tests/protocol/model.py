@@ -34,6 +34,8 @@ class Item:
     deadline: int = 0
     token: int = 0
     is_duplicate: bool = False
+    #: Of a duplicate, the record that it met: another one of its fetch may claim the key behind it.
+    met: "Known | None" = None
     #: Whether it was cancelled while it was held.
     is_cancelled: bool = False
     #: The attempt of each delivery that failed, 0 for a replay.
@@ -144,7 +146,7 @@ class Model:
             leased.append(item)
             item.place, item.token = Place.LEASED, self.counter + len(leased)
             item.deadline = self.now + self.lease_ms
-            item.begun, item.is_duplicate = False, known is not None
+            item.begun, item.is_duplicate, item.met = False, known is not None, known
             if item.key and not known:
                 self.keys[item.key] = item.claim
             self._event(item, "running")

@@ -280,7 +280,8 @@ class Machine(RuleBasedStateMachine):
 
     def _settle_duplicates(self, worker: int, duplicates: list[Settlement]) -> None:
         for each in duplicates:
-            known = self.model.keys[each.lease.key]
+            known = self.model.items[each.lease.entry].met
+            assert known is not None
             assert (each.outcome, known.word) in (("done", "done"), ("dead", "failed"))
             assert json.loads(each.event)["skipped"] == "true"
             self.model.settle(each.lease.entry, int(each.lease.token), each.outcome, 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 import redis
 
+from service.broker.connections import is_outage
 from service.broker.delivery import Lease
 from service.broker.settlement import Settlement
 from service.broker.settler import Settler
@@ -61,6 +62,22 @@ def test_an_outcome_that_can_not_be_sent_is_given_up_and_the_others_are_settled(
     settler.add(settlement("later"))
     assert settler.close(10)
     assert settled == ["a", "b", "later"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        ("MISCONF Redis is configured to save RDB snapshots, but can't", True),
+        ("NOREPLICAS Not enough good replicas to write.", True),
+        ("BUSY Redis is busy running a script.", True),
+        ("user_script:12: attempt to index a nil value script: 0f, on @user_script:12.", False),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
+        ("Protocol error: invalid bulk length", False),
+    ],
+    ids=lambda given: str(given).split(" ")[0],
+)
+def test_an_error_of_the_server_is_an_outage_and_one_of_the_command_is_none(error: str, is_kept: bool) -> None:
+    assert is_outage(redis.ResponseError(error)) is is_kept
 
 
 def test_one_that_asks_for_it_is_settled_in_the_callers_thread_and_kept_in_an_outage() -> None:

@@ -540,6 +540,29 @@ def test_a_unique_job_is_refused_while_another_waits(callboard, broker):
     sync.send(account="a")
 
 
+def test_a_unique_job_may_be_replaced_or_moved(callboard, broker, seen):
+    @job(name="orders.newest", queue="default", unique=Unique("newest:{account}", on_conflict="replace"))
+    def newest(*, account: str, page: int) -> None:
+        seen.append(page)
+
+    @job(name="orders.calm", queue="default", unique=Unique("calm:{account}", on_conflict="reschedule"))
+    def calm(*, account: str, page: int) -> None:
+        seen.append(page)
+
+    first = newest.send(account="a", page=1)
+    assert newest.send(account="a", page=2).options["unique_met"] == first.message_id
+    waiting = calm.send_with_options(kwargs={"account": "a", "page": 3}, delay=1000)
+    assert calm.send_with_options(kwargs={"account": "a", "page": 4}, delay=5000).message_id == waiting.message_id
+    callboard.drain()
+    assert seen == [2]
+    callboard.clock.advance(2)
+    callboard.drain()
+    assert seen == [2]
+    callboard.clock.advance(4)
+    callboard.drain()
+    assert seen == [2, 3]
+
+
 def test_what_has_waited_too_long_does_not_run(callboard, broker, seen):
     @job(name="orders.offer", queue="default", expires="1m")
     def offer() -> None:

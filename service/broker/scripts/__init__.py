@@ -5,10 +5,12 @@ from pathlib import Path
 
 NAMES = (
     *("enqueue", "fetch", "begin", "renew", "note", "settle", "replay", "discard", "forget", "claim", "relayed"),
-    *("cancel", "reschedule", "pause", "counts", "purge", "report", "fold", "unfold"),
+    *("cancel", "reschedule", "pause", "counts", "purge", "report", "fold", "unfold", "enqueue_unique"),
 )
 #: Those that know of cancelled jobs.
-WITH_CANCELLED = {"fetch", "begin", "renew", "settle", "cancel", "purge"}
+WITH_CANCELLED = {"fetch", "begin", "renew", "settle", "cancel", "purge", "enqueue_unique"}
+#: The same script: other sends do not pay for what one with a unique key shares with a cancel.
+FILE_OF = {"enqueue_unique": "enqueue"}
 
 _FOLDER = Path(__file__).parent
 
@@ -16,6 +18,6 @@ _FOLDER = Path(__file__).parent
 @cache
 def source(name: str) -> str:
     """Return the text of a script, with what it shares with others after its first line, which holds its flags."""
-    flags, _, body = _FOLDER.joinpath(f"{name}.lua").read_text().partition("\n")
+    flags, _, body = _FOLDER.joinpath(f"{FILE_OF.get(name, name)}.lua").read_text().partition("\n")
     shared = ("common", "cancelled") if name in WITH_CANCELLED else ("common",)
     return "\n".join([flags, *(_FOLDER.joinpath(f"{part}.lua").read_text() for part in shared), body])

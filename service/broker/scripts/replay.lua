@@ -2,12 +2,15 @@
 -- Put a dead letter back on its queue, for a new life with no attempt behind it: to its old place, under its old id.
 --
 -- KEYS  1 ready  2 delayed  3 messages  4 events  5 finals  6 waiters  7 lapses  8 dead  9 dead messages  10 dead letters
---       11 untold  12 attempts  13 request
+--       11 untold  12 attempts  13 request  14 unique
 -- ARGV  1 namespace  2 queue  3 entry  4 ms of the death that the caller has seen  5 delay in ms, or -
 --       6 JSON of who and why, for the log of the job's attempts  7 the encoded message
---       8 the idempotency key in place of its own, empty for none; absent where it keeps its own
--- Returns 1 done; 0 done before by this request; -1 there is no such dead letter any more; -2 the job is on its queue, since
---         it was sent again; -3 what stands before the message was not written by Callboard.
+--       8 its unique key, or nothing  9 for how many ms it counts from now on, or 0 for as long as the job is here
+--       10 " ended" where it counts after the end too, or nothing
+--       11 the idempotency key in place of its own, empty for none; absent where it keeps its own
+-- Returns the entry that has the unique key, where another one has it: then nothing is changed; else 1 done; 0 done before
+--         by this request; -1 there is no such dead letter any more; -2 the job is on its queue, since it was sent again;
+--         -3 what stands before the message was not written by Callboard.
 -- Complexity: O(log N).
 local entry = ARGV[3]
 if redis.call("SISMEMBER", KEYS[13], entry) == 1 then
@@ -21,13 +24,23 @@ local created, _, most, actor, score, _, key = header_of(stored)
 if not created then
     return -3
 end
-if ARGV[8] then
-    key = ARGV[8] ~= "" and ARGV[8] or nil
+if ARGV[11] then
+    key = ARGV[11] ~= "" and ARGV[11] or nil
 end
 local now = now_ms()
+if ARGV[8] ~= "" then
+    local owner, until_ms, counts = string.match(redis.call("HGET", KEYS[14], ARGV[8]) or "", "^(%S+) (%d+) ?(%a*)$")
+    if owner and owner ~= entry and (until_ms == "0" or tonumber(until_ms) > now)
+        and (counts == "ended" or redis.call("HEXISTS", KEYS[3], owner) == 1) then
+        return owner
+    end
+end
 local header = table.concat({ created, "1", most, actor }, " ") .. (key and "\t" .. key or "")
 if redis.call("HSETNX", KEYS[3], entry, score .. " " .. header .. "\n" .. ARGV[7]) == 0 then
     return -2
+end
+if ARGV[8] ~= "" then
+    redis.call("HSET", KEYS[14], ARGV[8], entry .. " " .. (ARGV[9] ~= "0" and text(now + ARGV[9]) or "0") .. ARGV[10])
 end
 local log = string.match(redis.call("HGET", KEYS[10], entry) or "", "\n(.*)$")
 local replayed = '{"replayed_at":' .. text(now) .. "," .. string.sub(ARGV[6], 2)

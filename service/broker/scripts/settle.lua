@@ -18,10 +18,16 @@
 --         "cancelled"  nothing; EVENT is kept in finals. Where the lease is marked as cancelled, every outcome becomes
 --                    this one; a "done" keeps its key, since it has taken effect, and nothing that it has sent goes out
 --         FAILURE is JSON with type and message, for the log of the job's attempts
+-- An error, with nothing changed, where one of them can't be read.
 -- Returns the entries that the caller did not hold with this token any more: of those nothing changed.
 -- Complexity: O(n log N + m) for n messages, n <= 200, that have sent m others; for those with a key
 --             O(n * TOGETHER * log N).
 local LETTERS = { KEYS[10], KEYS[11], KEYS[12], KEYS[13] }
+-- How each outcome's argument looks behind its first words.
+local READS = {
+    done = "", release = "", cancelled = "", after = "\n", crashed = "\n", dead = "^[^\n]*\n[^\n]*\n",
+    retry = "^[^\n]*\n[^\n]*\n%d+ ", snooze = "^[^\n]*\n%d+ ",
+}
 local now = now_ms()
 local once = { ready = KEYS[1], once = KEYS[15], once_until = KEYS[16], once_waiting = KEYS[17] }
 local entries, tokens, outcomes, keeps, settled_as = {}, {}, {}, {}, {}
@@ -32,6 +38,11 @@ end
 -- What has been sent is not looked up: there may be more of it than one command takes.
 local settling, at = {}, {}
 for i, entry in ipairs(entries) do
+    -- Before anything is written: what can't be read must not leave half of a batch behind.
+    local needs = READS[outcomes[i]]
+    if not needs or not string.find(ARGV[i + 2], needs) then
+        return redis.error_reply("ERR The outcome of " .. entry .. " can't be read")
+    end
     if outcomes[i] ~= "after" then
         settling[#settling + 1], at[#at + 1] = entry, i
     end
