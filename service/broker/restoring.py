@@ -44,7 +44,8 @@ class Lost(NamedTuple):
     event: str
     message: bytes
     unique: str = ""
-    unique_until_ms: int = 0
+    #: As `Keys.unique` has it after the entry.
+    unique_ends: str = "0"
 
     def packed(self) -> bytes:
         """Return it as restore.lua takes it."""
@@ -52,7 +53,7 @@ class Lost(NamedTuple):
         named = f"{self.actor}\t{self.key}" if self.key else self.actor
         place = f"{'dead' if self.is_dead else 'job'} {self.entry} {self.sequence} {self.rank} {self.priority} {at}"
         header = f"{self.created_ms} {self.attempt} {self.max_deliveries} {named}"
-        unique = f"{self.unique_until_ms} {self.unique}" if self.unique else ""
+        unique = f"{self.unique_ends}\t{self.unique}" if self.unique else ""
         return f"{place} {header}\n{unique}\n{self.event}\n".encode() + self.message
 
 

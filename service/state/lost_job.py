@@ -11,7 +11,7 @@ from service.broker.messages import copy_message, decode_message, encode_message
 from service.broker.once import DEFAULT_TTL_SECONDS
 from service.broker.outcome import Reason
 from service.broker.restoring import Lost, Taken
-from service.broker.rows import DEFAULT_MAX_DELIVERIES, DEFAULT_PRIORITY
+from service.broker.rows import DEFAULT_MAX_DELIVERIES, DEFAULT_PRIORITY, unique_of
 from service.errors import UnreadableMessage
 from service.state.states import State
 
@@ -31,8 +31,8 @@ def lost_job(row: Row, actor: Actor[..., Any] | None, rank: int, now_ms: int) ->
     if due is not None:
         event["run_at"] = str(due)
     lost = _lost(row, actor, rank, due, event)
-    message, unique, until_ms = _message(row, lost.attempt, actor, now_ms)
-    return lost._replace(message=message, unique=unique, unique_until_ms=until_ms)
+    message, unique, ends = _message(row, lost.attempt, actor, now_ms)
+    return lost._replace(message=message, unique=unique, unique_ends=ends)
 
 
 def lost_letter(row: Row, actor: Actor[..., Any] | None, rank: int) -> Lost:
@@ -116,20 +116,23 @@ def _lost(row: Row, actor: Actor[..., Any] | None, rank: int, at_ms: int | None,
     )
 
 
-def _message(row: Row, attempt: int, actor: Actor[..., Any] | None, now_ms: int) -> tuple[bytes, str, int]:
-    """The message, with what a retry adds to it; its unique key, and until when that counts, 0 for the job's life."""
+def _message(row: Row, attempt: int, actor: Actor[..., Any] | None, now_ms: int) -> tuple[bytes, str, str]:
+    """The message, with what a retry adds to it, its unique key, and until when that is taken."""
     data = bytes(row["message"])
     try:
         message = decode_message(data)
-        unique = message.options.get("unique_key") or ""
+        unique: object = message.options.get("unique_key")
         if attempt > 1:
             error: dict[str, str] = row["error"] or {}
             options: dict[str, Any] = {"retries": attempt - 1, "traceback": error.get("traceback", "")}
             data = encode_message(copy_message(message, options=options))
     except (UnreadableMessage, AttributeError, TypeError, ValueError):
-        return data, "", 0  # of another encoder, or of a newer release: it goes back as it is
+        return data, "", "0"  # of another encoder, or of a newer release: it goes back as it is
     if not isinstance(unique, str) or not unique.isprintable():
-        unique = ""
-    window_ms = int(actor.options.get("unique_window", 0) * 1000) if actor and unique else 0
-    until_ms = ms(row["created_at"]) + window_ms if window_ms else 0
-    return (data, "", 0) if until_ms and until_ms <= now_ms else (data, unique, until_ms)
+        return data, "", "0"
+    meant = unique_of(unique, actor)
+    if not meant.window_ms:
+        return data, unique, "0"
+    until_ms = ms(row["created_at"]) + meant.window_ms
+    ends = f"{until_ms} ended" if "ended" in meant.states else str(until_ms)
+    return (data, unique, ends) if until_ms > now_ms else (data, "", "0")

@@ -5,7 +5,7 @@
 --       11 dead messages  12 dead letters  13 unique  14 restored
 -- ARGV  1 namespace  2 queue  3 ms: a time after all that the database knows of these jobs
 --       4... for each job `KIND ENTRY SEQUENCE RANK PRIORITY AT CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR[\tKEY]\n`, a line with
---         `UNTIL_MS UNIQUE_KEY` or nothing, a line with EVENT as JSON, and the message as it is encoded. KIND is "job" or
+--         `UNTIL_MS[ ended]\tUNIQUE_KEY` or nothing, a line with EVENT as JSON, and the message as it is encoded. KIND is "job" or
 --         "dead"; AT the ms at which it is due, or -, or the ms of its death; SEQUENCE the newest event that is stored of
 --         it; RANK its place among those of its priority
 -- Returns for each job 1 brought back; 0 it is here, or its end is; -1 it was brought back before as the database knows it:
@@ -50,10 +50,12 @@ local function back_on_queue(entry, score, at, event)
 end
 
 local function take_unique(entry, line)
-    local until_ms, key = string.match(line, "^(%d+) (.+)$")
-    local owner = key and string.match(redis.call("HGET", KEYS[13], key) or "", "^%S+")
-    if key and not (owner and redis.call("HEXISTS", KEYS[3], owner) == 1) then
-        redis.call("HSET", KEYS[13], key, entry .. " " .. until_ms)
+    local ends, key = string.match(line, "^(%d+ ?%a*)\t(.+)$")
+    local owner, until_ms, counts = string.match(key and redis.call("HGET", KEYS[13], key) or "", "^(%S+) (%d+) ?(%a*)$")
+    local is_taken = owner and (redis.call("HEXISTS", KEYS[3], owner) == 1
+        or (counts == "ended" and tonumber(until_ms) > now))
+    if key and not is_taken then
+        redis.call("HSET", KEYS[13], key, entry .. " " .. ends)
     end
 end
 
