@@ -45,7 +45,6 @@ from service.settings import MAX_BODY_BYTES, get_settings
 from service.state.database import engine_for
 from service.state.history import History
 from service.tasks.queue import TaskQueue
-from service.tasks.store import TaskStore
 
 #: In this order: a path that is written out stands before a template that it would fit.
 RESOURCES = (
@@ -127,7 +126,7 @@ def build_app(
     app.state.broker = broker
     app.state.sender = Sender(broker)
     app.state.history = history
-    app.state.tasks = TaskQueue(broker, TaskStore(history.engine))
+    app.state.tasks = TaskQueue(broker, history)
     app.state.lines = Lines.make()
     app.state.leaving = Leaving()
     app.state.followers = Followers(history, app.state.lines.reads, app.state.leaving)

@@ -8,6 +8,8 @@ from uuid import UUID
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from service.api.auditing import audited
+from service.api.caller import caller_of
 from service.api.job_ids import job_id_of
 from service.api.lines import Lines
 from service.api.operators import Reason, who
@@ -120,8 +122,15 @@ async def _act(request: Request, job_id: str, do: Callable[[], Act | None]) -> A
     """Do an act; where Redis does not know the job, say what the database knows. Raises HTTPException 404."""
     lines: Lines = request.app.state.lines
     history: History = request.app.state.history
+    caller = caller_of(request)
+    audited(request, count=0, filter={"job_id": shorten(job_id)})
     known = job_id_of(job_id)
+    if caller.tenant is not None:
+        job = await lines.reads.run(history.find, known)
+        if job is None or not caller.may_see(job.tenant):
+            raise HTTPException(404, f"Job {shorten(job_id)} not found")
     if act := await lines.sends.run(do):
+        audited(request, count=int(act.done), filter={"job_id": str(known)})
         return act
     if found := await lines.reads.run(history.find, known):
         return Act(found.state.value, done=False)

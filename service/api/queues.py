@@ -108,6 +108,7 @@ async def pause_queue(request: Request, name: str, reason: Reason | None = None)
     _check_name(name)
     acts, why, by = QueueActs(request.app.state.broker), (reason or Reason()).why, who(request)
     changed = await _run(request, lambda: acts.pause(name, by=by, why=why))
+    audited(request, count=int(changed), filter={"queue": name})
     return Switched(name=name, paused=True, changed=changed)
 
 
@@ -117,6 +118,7 @@ async def resume_queue(request: Request, name: str, reason: Reason | None = None
     _check_name(name)
     acts, why, by = QueueActs(request.app.state.broker), (reason or Reason()).why, who(request)
     changed = await _run(request, lambda: acts.resume(name, by=by, why=why))
+    audited(request, count=int(changed), filter={"queue": name})
     return Switched(name=name, paused=False, changed=changed)
 
 

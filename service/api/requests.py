@@ -96,7 +96,8 @@ def send_for(broker: RedisBroker, request: JobRequest, caller: Caller) -> Send:
     asked = (request.priority, request.delay_seconds, request.run_at)
     if request.tenant is not None:
         asked = (*asked, request.tenant)
-    return Send(message, request.delay_ms(), asked if any(asked) else ())
+    # Of a request that says none of them, the record of its Idempotency-Key is as it always was.
+    return Send(message, request.delay_ms(), asked if any(one is not None for one in asked) else ())
 
 
 def read_object(content_type: str, body: bytes) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from service.api.lines import Lines
+from service.api.operators import who
 from service.errors import shorten
 from service.state.task_states import TaskStatus
 from service.tasks.queue import TaskQueue
@@ -48,7 +49,7 @@ class TaskRequest(BaseModel):
 
 
 class TaskChange(BaseModel):
-    """What is to change of a task, which no job may be working on. What is left out stays."""
+    """What is to change of a task. While a job works on it, it can only be cancelled. What is left out stays."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -56,7 +57,7 @@ class TaskChange(BaseModel):
     description: Description = ""
     priority: Priority = DEFAULT_PRIORITY
     status: Annotated[
-        TaskStatus, Field(description="`cancelled` of a pending task; `pending` puts back what has ended.")
+        TaskStatus, Field(description="`cancelled` of what has not ended; `pending` puts back what has ended.")
     ] = TaskStatus.PENDING
 
 
@@ -123,16 +124,19 @@ async def get_task(request: Request, task_id: str) -> TaskView:
 
 @router.patch("/{task_id}", response_model=TaskView)
 @router.put("/{task_id}", response_model=TaskView, include_in_schema=False)
-async def change_task(request: Request, task_id: str, change: TaskChange) -> TaskView:
-    """Change a task that is not in progress."""
+async def change_task(request: Request, response: Response, task_id: str, change: TaskChange) -> TaskView:
+    """Change a task that is not in progress, or cancel one: 202 where its job runs, and ends in a moment."""
     wanted = change.model_dump(exclude_unset=True)
-    return _found(await _run(request, _queue(request).change, _id(task_id), wanted), task_id)
+    task = _found(await _run(request, _queue(request).change, _id(task_id), wanted, who(request)), task_id)
+    if wanted.get("status") is TaskStatus.CANCELLED and task.status is TaskStatus.IN_PROGRESS:
+        response.status_code = 202
+    return task
 
 
 @router.delete("/{task_id}", status_code=204)
 async def delete_task(request: Request, task_id: str) -> Response:
-    """Delete a task that is not in progress."""
-    if not await _run(request, _queue(request).delete, _id(task_id)):
+    """Delete a task. The job of one in progress is cancelled."""
+    if not await _run(request, _queue(request).delete, _id(task_id), who(request)):
         raise _unknown(task_id)
     return Response(status_code=204)
 

@@ -54,6 +54,12 @@ class JobActs:
         ended = _ended(found)
         return Act("cancelled", done=True) if ended and ended.state == "cancelled" else ended
 
+    def forestall(self, queue: str, job_id: str, within_seconds: int) -> bool:
+        """Let a job that nobody has sent never be sent by `enqueue_once`, for this time. Returns False where it was."""
+        with self._broker.reaching():
+            sent = Keys(self._broker.namespace, queue).sent(job_id)
+            return bool(self._broker.client.set(sent, "1", nx=True, ex=within_seconds))
+
     def reschedule(
         self,
         job_id: str,

@@ -11,8 +11,10 @@ from uuid import UUID, uuid4
 
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, CallboardError, HistoryUnavailable
+from service.state.history import History
 from service.state.pause import Pause
 from service.state.task_states import TaskStatus
+from service.tasks.cancellation import Cancellation
 from service.tasks.reconciler import ONCE_WITHIN_SECONDS
 from service.tasks.store import Begun, Page, TaskStore
 from service.tasks.task import Task
@@ -24,9 +26,10 @@ logger = logging.getLogger(__name__)
 class TaskQueue:
     """Raises HistoryUnavailable where the database can't be used; after a wait for nothing at once, for a second."""
 
-    def __init__(self, broker: RedisBroker, store: TaskStore) -> None:
+    def __init__(self, broker: RedisBroker, history: History) -> None:
         self._broker = broker
-        self._store = store
+        self._store = TaskStore(history.engine)
+        self._cancellation = Cancellation(broker, history)
         self._postgresql = Pause(HistoryUnavailable)
         self._redis = Pause(lambda reason: BrokerUnavailable(reason, may_be_stored=False))
 
@@ -48,8 +51,13 @@ class TaskQueue:
         with self._postgresql.around():
             return self._store.page(status, task_type, cursor, limit)
 
-    def change(self, task_id: UUID, wanted: Mapping[str, Any]) -> Task | None:
-        """Change a task, and return it, or None. Raises as `create`, TaskRunning, and TaskConflict."""
+    def change(self, task_id: UUID, wanted: Mapping[str, Any], by: str) -> Task | None:
+        """Change a task, and return it, or None. Raises as `create`, TaskRunning, and TaskConflict.
+
+        One in progress that is to be cancelled has its job cancelled: while that ends, it is returned as in progress.
+        """
+        if wanted.get("status") is TaskStatus.CANCELLED and (task := self._cancelled(task_id, wanted, by)):
+            return task
         if {"task_type", "description"} & wanted.keys():
             task = self.find(task_id)
             if task is None:
@@ -58,10 +66,30 @@ class TaskQueue:
         with self._postgresql.around():
             return self._store.change(task_id, wanted)
 
-    def delete(self, task_id: UUID) -> bool:
-        """Delete a task, and return whether it was there. Raises TaskRunning."""
+    def delete(self, task_id: UUID, by: str) -> bool:
+        """Delete a task, and return whether it was there. The job of one in progress is cancelled first.
+
+        Raises TaskRunning where it was executed again meanwhile.
+        """
+        task = self.find(task_id)
+        if task is None or task.status is not TaskStatus.IN_PROGRESS:
+            cancelled = None
+        else:
+            self._cancellation.cancel(task, by)
+            cancelled = task.job_id
         with self._postgresql.around():
-            return self._store.delete(task_id)
+            return self._store.delete(task_id, cancelled)
+
+    def _cancelled(self, task_id: UUID, wanted: Mapping[str, Any], by: str) -> Task | None:
+        """Return a task in progress after its job was cancelled; None where it is none, or has ended otherwise."""
+        task = self.find(task_id)
+        if task is None or task.status is not TaskStatus.IN_PROGRESS:
+            return None
+        if any(getattr(task, name) != value for name, value in wanted.items() if name != "status"):
+            return None  # it is refused, with nothing done
+        has_ended = self._cancellation.cancel(task, by)
+        after = self.find(task_id) if has_ended else task
+        return after if after and after.status in (TaskStatus.IN_PROGRESS, TaskStatus.CANCELLED) else None
 
     def execute(self, task_id: UUID) -> UUID | None:
         """Begin a task: return the id of its job, or None where there is no such task.

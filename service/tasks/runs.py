@@ -60,6 +60,11 @@ class Runs:
         with reaching(self._engine, WITHIN_SECONDS), self._engine.begin() as connection:
             connection.execute(update(runs).where(runs.c.job_id == job_id).values(sent_at=func.now(), looks=0))
 
+    def look_soon(self, job_id: UUID) -> None:
+        """Let a reconciler look at a run at once, and often: its job ends in a moment."""
+        with reaching(self._engine, WITHIN_SECONDS), self._engine.begin() as connection:
+            connection.execute(update(runs).where(runs.c.job_id == job_id).values(look_at=func.now(), looks=0))
+
     def end(self, task_id: UUID, snapshot: Snapshot) -> bool:
         """Write into a task what its job, which has ended, has come to. Returns whether the task waited for that."""
         error = snapshot.error or {}
@@ -77,6 +82,12 @@ class Runs:
         now = datetime.now(UTC)
         failed = {"status": TaskStatus.FAILED, "result": None, "error_message": reason, "completed_at": now}
         return self._end(run.task_id, run.job_id, failed)
+
+    def cancel(self, task_id: UUID, job_id: UUID, reason: str) -> bool:
+        """Write that a task is cancelled whose job was never sent, or is known nowhere."""
+        now = datetime.now(UTC)
+        cancelled = {"status": TaskStatus.CANCELLED, "result": None, "error_message": reason, "completed_at": now}
+        return self._end(task_id, job_id, cancelled)
 
     def _end(self, task_id: UUID, job_id: UUID, outcome: dict[str, Any]) -> bool:
         waits = tasks.c.status == TaskStatus.IN_PROGRESS.value

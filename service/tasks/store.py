@@ -77,13 +77,14 @@ class TaskStore:
                 return task
             return _task(connection.execute(_update(task_id, changes).returning(tasks)).mappings().one())
 
-    def delete(self, task_id: UUID) -> bool:
-        """Delete a task, and return whether it was there. Raises TaskRunning."""
+    def delete(self, task_id: UUID, cancelled: UUID | None = None) -> bool:
+        """Delete a task, and return whether it was there. Raises TaskRunning, but for the job that was cancelled."""
         with self._transaction() as connection:
             task = _locked(connection, task_id)
             if task is None:
                 return False
-            _refuse_running(task)
+            if cancelled is None or task.job_id != cancelled:
+                _refuse_running(task)
             connection.execute(delete(tasks).where(tasks.c.task_id == task_id))
         return True
 

@@ -11,10 +11,13 @@ import redis
 from fastapi.testclient import TestClient
 
 from service.api.app import build_app
+from service.api.idempotency_key import IdempotencyKey
 from service.broker import RedisBroker
+from service.errors import BrokerUnavailable
 from service.job import Job
 from service.state.database import engine_for
 from service.state.history import History
+from tests.servers import eventually
 
 ASKED = {"type": "count.up", "payload": {"n": 1, "m": 2}}
 
@@ -145,3 +148,90 @@ def test_the_second_of_two_that_are_under_way_is_told_to_wait(
     assert inner[0].status_code == 409
     assert inner[0].headers["retry-after"] == "1"
     assert broker.wire.backlog("default") == 1
+
+
+def test_two_headers_are_refused(client: TestClient, broker: RedisBroker) -> None:
+    for headers in ([("Idempotency-Key", "a"), ("Idempotency-Key", "b")], [("idempotency-key", "a")] * 2):
+        answer = client.post("/jobs", json=ASKED, headers=headers)
+        [error] = answer.json()["errors"]
+        assert (answer.status_code, error["field"], error["message"]) == (422, "Idempotency-Key", "must be given once")
+    assert broker.wire.backlog("default") == 0
+
+
+@pytest.mark.parametrize(("length", "status"), [(0, 422), (1, 202), (255, 202), (256, 422)])
+def test_a_key_has_1_to_255_characters(client: TestClient, broker: RedisBroker, length: int, status: int) -> None:
+    answers = [post(client, "k" * length) for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [status] * 2
+    assert broker.wire.backlog("default") == (1 if status == 202 else 0)
+
+
+def test_white_space_and_the_order_of_members_make_no_other_request(client: TestClient, broker: RedisBroker) -> None:
+    headers = {"Idempotency-Key": "k", "Content-Type": "application/json"}
+    bodies = (
+        b'{"type":"count.up","payload":{"n":1,"m":2}}',
+        b'\n{ "payload" : {\t"m": 2,\r\n "n": 1 }, "type":\n"count.up" }\n ',
+        b'{"type":"count\\u002eup","payload":{"n":1,"m":2}}',
+    )
+    answers = [client.post("/jobs", content=body, headers=headers) for body in bodies]
+    assert [answer.status_code for answer in answers] == [202] * 3
+    assert len({answer.json()["job_id"] for answer in answers}) == 1
+    assert broker.wire.backlog("default") == 1
+    other = client.post("/jobs", content=b'{"type":"count.up","payload":{"n":1,"m":3}}', headers=headers)
+    assert other.status_code == 422
+
+
+@pytest.mark.parametrize("name", ["priority", "delay_seconds"])
+def test_zero_is_something_that_is_asked_for(client: TestClient, broker: RedisBroker, name: str) -> None:
+    assert post(client, "k").status_code == 202
+    answer = post(client, "k", {**ASKED, name: 0})
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:callboard:problem:idempotency-key-reused")
+    assert post(client, "other", {**ASKED, name: 0}).status_code == 202
+    assert post(client, "other", {**ASKED, name: 0}).status_code == 202
+    assert post(client, "other").status_code == 422
+    assert broker.wire.backlog("default") == 2
+
+
+def test_a_key_is_free_when_its_time_is_over(
+    client: TestClient, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("idempotency", "sending"):
+        monkeypatch.setattr(f"service.api.{module}.KEPT_SECONDS", 1)
+    first = post(client, "k").json()
+    assert post(client, "k").json() == first
+    other = {"type": "count.up", "payload": {"n": 7}}
+    eventually(lambda: post(client, "k", other).status_code == 202)
+    assert post(client, "k", other).json() != first
+    assert broker.wire.backlog("default") == 2
+
+
+@pytest.mark.parametrize("status", [422, 503])
+def test_an_answer_that_stored_nothing_does_not_pin_the_key(
+    client: TestClient, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    asked: Any = ASKED
+    with monkeypatch.context() as broken:
+        if status == 422:
+            asked = {"type": "count.up", "payload": {"n": "x"}}
+        else:
+            refusal = BrokerUnavailable("away", may_be_stored=False)
+
+            def refuse(*_: Any, **__: Any) -> None:
+                raise refusal
+
+            broken.setattr(broker, "send_rows", refuse)
+        assert post(client, "k", asked).status_code == status
+    other = {"type": "count.up", "payload": {"n": 7}}
+    # After an outage requests are answered at once for a second.
+    eventually(lambda: post(client, "k", other).status_code == 202)
+    assert post(client, "k").status_code == 422
+    assert broker.wire.backlog("default") == 1
+
+
+def test_a_key_of_another_path_is_another_key(client: TestClient, broker: RedisBroker) -> None:
+    assert post(client, "k").status_code == 202
+    batch = client.post("/jobs/batch", json={"jobs": [ASKED]}, headers={"Idempotency-Key": "k"})
+    assert (batch.status_code, batch.json()["errors"][0]["field"]) == (422, "Idempotency-Key"), "it takes none"
+    assert broker.wire.backlog("default") == 1
+    routes, tenants = ("POST /jobs", "POST /schedules/{name}/run"), (None, "acme", "umbrella")
+    keys = [IdempotencyKey(text, tenant, route) for text in ("k", "l") for route in routes for tenant in tenants]
+    assert len({key.scoped for key in keys}) == len(keys)

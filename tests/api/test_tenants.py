@@ -7,6 +7,8 @@ import pytest
 from dramatiq.worker import Worker
 
 from service.broker import RedisBroker
+from service.broker.job_acts import JobActs
+from service.broker.queue_acts import QueueActs
 from service.state.database import engine_for
 from service.state.projector import Projector
 from tests.api.access import Guarded, guarded
@@ -117,4 +119,79 @@ def test_a_job_that_has_ended_stays_its_tenants_before_and_after_it_is_stored(
     engine.dispose()
     assert broker.find_record(path.removeprefix("/jobs/")) is None, "it is in the database only"
     assert api.ask("GET", path, acme).json()["state"] == "succeeded"
+    assert api.ask("GET", path, umbrella).status_code == 404
+
+
+def test_acts_on_one_job_are_for_its_tenant_and_written_down(
+    api: Guarded, broker: RedisBroker, umbrella: str, acme: str
+) -> None:
+    path = api.send(acme).json()["poll_url"]
+    job_id = path.removeprefix("/jobs/")
+    operator = api.key("operate", name="acme-operator", tenant="acme")[1]
+    everyone = api.key("operate", name="operator")[1]
+
+    def acts(token: str, path: str) -> list[tuple[int, str]]:
+        asked = [("PATCH", path, {"priority": 0}), ("POST", f"{path}/retry", {}), ("POST", f"{path}/cancel", {})]
+        answers = [api.ask(method, where, token, json=body) for method, where, body in asked]
+        return [(answer.status_code, answer.json().get("type", "")) for answer in answers]
+
+    hidden = acts(umbrella, path)
+    assert hidden == acts(umbrella, f"/jobs/{uuid4()}") == [(404, "urn:callboard:problem:not-found")] * 3
+    assert api.ask("GET", path, acme).json()["state"] == "pending"
+    assert [line.count for line in api.log.page(limit=6)] == [0] * 6
+    assert [status for status, _ in acts(operator, path)] == [200, 409, 200]
+    lines = api.log.page(limit=3)
+    assert [(line.who, line.tenant, line.count, line.filter, line.status) for line in lines] == [
+        ("acme-operator", "acme", 1, {"job_id": job_id}, 200),
+        ("acme-operator", "acme", 0, {"job_id": job_id}, 409),
+        ("acme-operator", "acme", 1, {"job_id": job_id}, 200),
+    ]
+    nobodys = api.send(api.key("submit", name="s")[1]).json()["poll_url"]
+    assert [status for status, _ in acts(operator, nobodys)] == [404] * 3
+    assert [status for status, _ in acts(everyone, nobodys)] == [200, 409, 200]
+
+
+def test_a_switched_queue_is_written_down_with_its_name(api: Guarded) -> None:
+    token = api.key("operate", name="operator")[1]
+    for act in ("pause", "pause", "resume"):
+        assert api.ask("POST", f"/queues/email/{act}", token).status_code == 200
+    assert [(line.count, line.filter) for line in reversed(api.log.page())] == [
+        (1, {"queue": "email"}),
+        (0, {"queue": "email"}),
+        (1, {"queue": "email"}),
+    ]
+
+
+def begun(broker: RedisBroker) -> bool:
+    found = broker.wire.fetch("default", 1, lease_ms=1, wakeable_ms=0).messages
+    return any(broker.wire.begin(lease) for lease, _, _ in found)
+
+
+@pytest.mark.parametrize("end", ["crashed", "cancelled", "purged"])
+def test_a_job_whose_end_a_script_has_written_is_its_tenants_and_no_others(
+    api: Guarded, broker: RedisBroker, database_url: str, acme: str, umbrella: str, anyone: str, end: str
+) -> None:
+    """While only Redis knows of that end, and when it is stored: where its tenant is not known it is nobody's."""
+    path = api.send(acme).json()["poll_url"]
+    job_id = path.removeprefix("/jobs/")
+    if end == "crashed":
+        for _ in range(3):  # whoever holds it dies of it
+            eventually(lambda: begun(broker))
+        eventually(lambda: broker.wire.fetch("default", 1, lease_ms=1, wakeable_ms=0).died)
+    elif end == "cancelled":
+        JobActs(broker).cancel(job_id, by="ada")
+    else:
+        QueueActs(broker).purge("default", by="ada")
+    state = "dead" if end == "crashed" else "cancelled"
+    assert api.ask("GET", path, anyone).json()["state"] == state
+    assert api.ask("GET", path, umbrella).status_code == 404
+    assert api.ask("GET", path, acme).json().get("state") in (state, None)
+    assert api.ask("POST", f"{path}/retry", umbrella).status_code == 404
+    engine = engine_for(database_url)
+    with engine.connect() as connection:
+        while Projector(broker, engine).project_batch(connection):
+            pass
+    engine.dispose()
+    assert broker.find_record(job_id) is None, "it is in the database only"
+    assert api.ask("GET", path, acme).json()["state"] == state
     assert api.ask("GET", path, umbrella).status_code == 404
