@@ -17,8 +17,10 @@ from service.broker.wire import Folded
 if TYPE_CHECKING:
     from service.broker.process import Process
 
-#: How often a worker looks.
-LOOK_SECONDS = 10.0
+#: How often a worker looks at each of its queues: rarely, since an idle one is to cost next to nothing, and more often
+#: once one of them holds a good part of what it may.
+LOOK_SECONDS = 30.0
+BUSY_LOOK_SECONDS = 5.0
 #: A refusal of sends ends by itself where nobody looks any more.
 REFUSAL_SECONDS = 60.0
 #: Calls of one round for one queue.
@@ -45,6 +47,7 @@ class Backlog:
         self._most_bytes = most_bytes
         self._queues: set[str] = set()
         self._refused: set[str] = set()
+        self._used_bytes: dict[str, int] = {}
         self._condition = Condition()
         self._closing = False
         self._thread: Thread | None = None
@@ -75,6 +78,7 @@ class Backlog:
                 break
             folded = wire.fold(queue, self._most_bytes // 2, self._most_bytes, refusal_ms=int(REFUSAL_SECONDS * 1000))
         self._tell(queue, folded)
+        self._used_bytes[queue] = folded.used_bytes
         return folded
 
     def _tell(self, queue: str, folded: Folded) -> None:
@@ -87,16 +91,24 @@ class Backlog:
             self._refused.discard(queue)
 
     def _run(self) -> None:
+        turn = 0
         while True:
             with self._condition:
-                if self._condition.wait_for(lambda: self._closing, LOOK_SECONDS):
-                    return
                 queues = sorted(self._queues)
-            for queue in queues:
-                try:
-                    self.relieve(queue)
-                except redis.RedisError as error:
-                    logger.warning("Events can't be folded now: %s", error, extra={"queue": queue})
+                # One after another and not all at once: the looks of many idle workers are spread.
+                if self._condition.wait_for(lambda: self._closing, self._look_seconds() / max(len(queues), 1)):
+                    return
+            if not queues:
+                continue
+            turn = (turn + 1) % len(queues)
+            try:
+                self.relieve(queues[turn])
+            except redis.RedisError as error:
+                logger.warning("Events can't be folded now: %s", error, extra={"queue": queues[turn]})
+
+    def _look_seconds(self) -> float:
+        is_busy = any(used > self._most_bytes // 4 for used in self._used_bytes.values())
+        return BUSY_LOOK_SECONDS if is_busy else LOOK_SECONDS
 
     def folded(self, queue: str, count: int) -> list[tuple[bytes, bytes]]:
         """Return some entries of a queue with their records. Raises redis.RedisError."""

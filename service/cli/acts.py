@@ -1,5 +1,6 @@
 """Acts of the command line in the audit log, as `cli:USER`."""
 
+import argparse
 import getpass
 import os
 from collections.abc import Generator
@@ -9,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from service.cli.failure import CommandFailed
-from service.errors import HistoryUnavailable
+from service.errors import CallboardError, HistoryUnavailable
 
 
 @dataclass(slots=True)
@@ -49,6 +50,9 @@ def audited(what: str, *, why: str = "", filter: Any = None) -> Generator[Done]:
         try:
             yield done
             status = 200
+        except CallboardError as error:
+            status = error.status
+            raise
         finally:
             try:
                 log.end(number, status, count=done.count)
@@ -56,3 +60,20 @@ def audited(what: str, *, why: str = "", filter: Any = None) -> Generator[Done]:
                 raise CommandFailed(f"It was done, and its end can't be written into the audit log: {error}") from error
     finally:
         engine.dispose()
+
+
+@contextmanager
+def noted(what: str, arguments: argparse.Namespace, filter: Any) -> Generator[Done]:
+    """Do an act of an operator between the beginning and the end of its line, where there is a database to write it to.
+
+    Without DATABASE_URL the act is in the log of the command only. Raises what `audited` raises.
+    """
+    from service.settings import get_settings
+
+    if get_settings().database_url is None:
+        yield Done()
+        return
+    by = getattr(arguments, "by", None)
+    told = {**filter, "by": by} if by else filter
+    with audited(what, why=getattr(arguments, "why", ""), filter=told) as done:
+        yield done

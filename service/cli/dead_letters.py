@@ -5,9 +5,11 @@ import getpass
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from service.cli.acts import Done, noted
 from service.cli.failure import CommandFailed
 
 WIDTH = 60
@@ -54,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     from service.settings import get_settings
 
     settings = get_settings()
-    # Who has replayed or deleted what, and why, is told in the log only.
+    # Without a database, who has replayed or deleted what, and why, is told in the log only.
     configure_logs(settings)
     settings.require_redis_url()
     arguments.act(DeadLetters(broker), arguments)
@@ -144,6 +146,12 @@ def _list(letters: Any, arguments: argparse.Namespace) -> None:
         print("None.")
 
 
+def _told(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("queue", "function", "reason", "error_type", "since", "until", "limit", "request")
+    given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
+
+
 def _one_line(text: str) -> str:
     line = text.partition("\n")[0][:WIDTH]
     return line if line == text else f"{line}…"
@@ -170,15 +178,21 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
         raise CommandFailed("--payload is for one JOB_ID")
     by = arguments.by or getpass.getuser()
     if arguments.all:
-        report = letters.replay_many(
-            _filter(arguments),
-            by=by,
-            why=arguments.why,
-            limit=arguments.limit,
-            per_second=arguments.per_second,
-            dry_run=arguments.dry_run,
-            request=arguments.request,
-        )
+        with (
+            nullcontext(Done())
+            if arguments.dry_run
+            else noted("dead-letters replay", arguments, _told(arguments)) as do
+        ):
+            report = letters.replay_many(
+                _filter(arguments),
+                by=by,
+                why=arguments.why,
+                limit=arguments.limit,
+                per_second=arguments.per_second,
+                dry_run=arguments.dry_run,
+                request=arguments.request,
+            )
+            do.count = report.replayed
         for (queue, function, reason), number in sorted(report.counts.items()):
             print(f"{number} {queue} {function} {reason}")
         print(f"{report.replayed} {'would be ' if arguments.dry_run else ''}replayed, {report.skipped} skipped")
@@ -193,7 +207,11 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
         print(f"1 {letter.original_queue} {letter.function} {letter.reason.value} would be replayed")
         return
     try:
-        done = letters.replay(letter, by=by, why=arguments.why, payload=arguments.payload, request=arguments.request)
+        with noted("dead-letters replay", arguments, {"job_id": letter.job_id}) as act:
+            done = letters.replay(
+                letter, by=by, why=arguments.why, payload=arguments.payload, request=arguments.request
+            )
+            act.count = int(done is Replay.DONE)
     except JobExists as error:
         raise CommandFailed(f"{letter.job_id} can't be replayed: {error}") from error
     said = {
@@ -210,7 +228,10 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
 
 def _delete(letters: Any, arguments: argparse.Namespace) -> None:
     letter = _one(letters, arguments.job_id)
-    if not letters.delete(letter, by=arguments.by or getpass.getuser(), why=arguments.why):
+    with noted("dead-letters delete", arguments, {"job_id": letter.job_id}) as done:
+        is_deleted = letters.delete(letter, by=arguments.by or getpass.getuser(), why=arguments.why)
+        done.count = int(is_deleted)
+    if not is_deleted:
         raise CommandFailed(f"{letter.job_id} is no dead letter any more")
     print(f"{letter.job_id} deleted")
 

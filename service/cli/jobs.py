@@ -4,6 +4,7 @@ import argparse
 from datetime import UTC, datetime
 from typing import Any
 
+from service.cli.acts import noted
 from service.cli.failure import CommandFailed
 from service.cli.who import add_who, who
 
@@ -45,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _cancel(acts: Any, arguments: argparse.Namespace) -> int:
     failed = 0
     for job_id in arguments.job_ids:
-        act = acts.cancel(job_id, by=who(arguments), why=arguments.why)
+        with noted("jobs cancel", arguments, {"job_id": job_id}) as done:
+            act = acts.cancel(job_id, by=who(arguments), why=arguments.why)
+            done.count = int(act is not None and act.done)
         if act is None:
             said = "is not on a queue: unknown, or ended some time ago"
         elif not act.done:
@@ -60,14 +63,16 @@ def _cancel(acts: Any, arguments: argparse.Namespace) -> int:
 def _move(acts: Any, arguments: argparse.Namespace) -> int:
     if arguments.priority is None and arguments.delay is None and arguments.at is None:
         raise CommandFailed("Say --priority, --delay, --at or --now")
-    act = acts.reschedule(
-        arguments.job_id,
-        by=who(arguments),
-        why=arguments.why,
-        priority=arguments.priority,
-        delay_ms=None if arguments.delay is None else int(arguments.delay * 1000),
-        run_at=arguments.at,
-    )
+    with noted("jobs move", arguments, {"job_id": arguments.job_id}) as done:
+        act = acts.reschedule(
+            arguments.job_id,
+            by=who(arguments),
+            why=arguments.why,
+            priority=arguments.priority,
+            delay_ms=None if arguments.delay is None else int(arguments.delay * 1000),
+            run_at=arguments.at,
+        )
+        done.count = int(act is not None and act.done)
     if act is None:
         raise CommandFailed(f"{arguments.job_id} is not on a queue: unknown, or ended some time ago")
     if not act.done:

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from service.cli.acts import noted
 from service.cli.failure import CommandFailed
 from service.cli.who import add_who, who
 
@@ -67,12 +68,16 @@ def _list(acts: Any, arguments: argparse.Namespace) -> None:
 
 
 def _pause(acts: Any, arguments: argparse.Namespace) -> None:
-    changed = acts.pause(arguments.queue, by=who(arguments), why=arguments.why)
+    with noted("queues pause", arguments, {"queue": arguments.queue}) as done:
+        changed = acts.pause(arguments.queue, by=who(arguments), why=arguments.why)
+        done.count = int(changed)
     print(f"{arguments.queue} {'is paused' if changed else 'was paused already'}")
 
 
 def _resume(acts: Any, arguments: argparse.Namespace) -> None:
-    changed = acts.resume(arguments.queue, by=who(arguments), why=arguments.why)
+    with noted("queues resume", arguments, {"queue": arguments.queue}) as done:
+        changed = acts.resume(arguments.queue, by=who(arguments), why=arguments.why)
+        done.count = int(changed)
     print(f"{arguments.queue} {'goes on' if changed else 'is not paused'}")
 
 
@@ -82,5 +87,7 @@ def _purge(acts: Any, arguments: argparse.Namespace) -> None:
         return
     if arguments.confirm != arguments.queue:
         raise CommandFailed(f"Say --confirm {arguments.queue} to purge it, or --dry-run to count what that would take")
-    purged = acts.purge(arguments.queue, by=who(arguments), why=arguments.why, keep=arguments.keep)
+    with noted("queues purge", arguments, {"queue": arguments.queue, "keep": arguments.keep}) as done:
+        purged = acts.purge(arguments.queue, by=who(arguments), why=arguments.why, keep=arguments.keep)
+        done.count = purged
     print(f"{purged} jobs of {arguments.queue} are {'dead letters now' if arguments.keep else 'cancelled'}")

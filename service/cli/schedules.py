@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from service.cli.acts import noted
 from service.cli.failure import CommandFailed
 
 
@@ -94,17 +95,21 @@ def _list(book: Any, arguments: argparse.Namespace) -> None:
 
 
 def _pause(book: Any, arguments: argparse.Namespace) -> None:
-    book.pause(arguments.name, by=arguments.by or getpass.getuser(), why=arguments.why)
+    with noted("schedules pause", arguments, {"schedule": arguments.name}):
+        book.pause(arguments.name, by=arguments.by or getpass.getuser(), why=arguments.why)
     print(f"{arguments.name} paused")
 
 
 def _resume(book: Any, arguments: argparse.Namespace) -> None:
-    book.resume(arguments.name, by=arguments.by or getpass.getuser())
+    with noted("schedules resume", arguments, {"schedule": arguments.name}):
+        book.resume(arguments.name, by=arguments.by or getpass.getuser())
     print(f"{arguments.name} resumed")
 
 
 def _run(book: Any, arguments: argparse.Namespace) -> None:
-    job_id = book.run_now(arguments.name, by=arguments.by or getpass.getuser())
+    with noted("schedules run", arguments, {"schedule": arguments.name}) as done:
+        job_id = book.run_now(arguments.name, by=arguments.by or getpass.getuser())
+        done.count = 1
     print(f"{arguments.name} sent {job_id}")
 
 

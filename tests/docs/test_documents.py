@@ -5,11 +5,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from actors.email import EmailJobPayload
+from service import errors
 from service.api.metrics import Requests, queue_families
 from service.broker.depths import QueueDepth
 from service.cli import COMMANDS, dead_letters
@@ -158,3 +160,20 @@ print(count_words.message("a b").args)
 def test_the_jitter_is_as_documented() -> None:
     assert Backoff().jitter == 0.1
     assert "up to a tenth is added at random" in (ROOT / "docs/actors.md").read_text()
+
+
+def test_each_decision_has_a_number_of_its_own_and_says_it() -> None:
+    records = sorted((ROOT / "docs/decisions").glob("*.md"))
+    numbers = [record.name[:4] for record in records]
+    assert len(set(numbers)) == len(numbers)
+    for record in records:
+        assert record.read_text().startswith(f"# {record.name[:4]}: ")
+
+
+def test_the_page_on_the_api_tells_of_every_status_of_an_error() -> None:
+    table = (ROOT / "docs/api.md").read_text().partition("## Errors")[2].partition("\n## ")[0]
+    told = Counter(int(status) for status in re.findall(r"^\| (\d{3}) \|", table, re.MULTILINE))
+    kinds = Counter(kind.status for kind in vars(errors).values() if isinstance(kind, type) and hasattr(kind, "status"))
+    del kinds[500]  # a job's own, or the base
+    assert set(kinds) <= set(told)
+    assert told[403] == kinds[403]
