@@ -4,6 +4,7 @@ import importlib
 import os
 import pkgutil
 import sys
+from typing import TYPE_CHECKING
 
 import dramatiq
 
@@ -13,6 +14,9 @@ from service.observe.logs import configure_logs
 from service.observe.probe import check_host
 from service.queues import TASK_OUTCOMES
 from service.settings import get_settings
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 
 def import_actor_modules(names: list[str]) -> None:
@@ -52,11 +56,16 @@ def compose() -> None:
         broker.declare_queue(queue)
     import_actor_modules(settings.actor_modules)
     if TASK_OUTCOMES in settings.served_queues:
-        # Only here: a worker without a database needs none of what this imports.
-        from service.state.database import engine_for
         from service.tasks.outcome_job import declare
 
-        declare(broker, engine_for(settings.require_database_url()))
+        url = settings.require_database_url()
+        declare(broker, lambda: _engine_for(url))
+
+
+def _engine_for(database_url: str) -> "Engine":
+    from service.state.database import engine_for
+
+    return engine_for(database_url)
 
 
 try:

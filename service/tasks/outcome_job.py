@@ -4,19 +4,24 @@ It trusts nothing that it is given: how the job has ended it asks Redis and the 
 """
 
 import time
-from typing import Any, cast
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import dramatiq
-from sqlalchemy import Engine
 
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, HistoryUnavailable, Snooze
 from service.middleware.task_outcomes import ACTOR
 from service.queues import TASK_OUTCOMES
-from service.state.history import History
 from service.state.states import is_final
-from service.tasks.runs import Runs
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from service.state.history import History
+    from service.tasks.runs import Runs
 
 #: For so long it waits for the database in its thread, so that an outage moves few of these jobs, and makes few events.
 PATIENCE_SECONDS = 10.0
@@ -24,11 +29,21 @@ RETRY_SECONDS = 0.5
 SNOOZE_SECONDS = 1.0
 
 
-def declare(broker: RedisBroker, engine: Engine) -> None:
+def declare(broker: RedisBroker, engine_of: "Callable[[], Engine]") -> None:
     """Declare the actor. It waits through an outage of the database, however long that is."""
-    history, runs = History(engine, broker), Runs(engine)
+
+    @cache
+    def reached() -> "tuple[History, Runs]":
+        # With the first job: each worker process of every queue declares this actor, and the imports take as long as
+        # all others together.
+        from service.state.history import History
+        from service.tasks.runs import Runs
+
+        engine = engine_of()
+        return History(engine, broker), Runs(engine)
 
     def write(*, task_id: str, job_id: str) -> None:
+        history, runs = reached()
         give_up_at = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:

@@ -359,4 +359,4 @@ def test_a_run_that_is_refused_says_why(api: Api, broker: RedisBroker) -> None:
     assert api.ask("POST", "/schedules/mine/run").status == 202
     refused = api.ask("POST", "/schedules/mine/run")
     assert refused.status == 409
-    assert "has not ended" in refused.body["detail"]
+    assert "has the unique key" in refused.body["detail"]

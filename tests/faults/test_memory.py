@@ -67,7 +67,7 @@ def test_after_each_drain_redis_is_as_empty_as_before(
         eventually(lambda: not used or used_bytes(broker) < used[0] * 1.05)
         used.append(used_bytes(broker))
     counted = {f"{{{broker.namespace}:default}}:counter", f"{{{broker.namespace}:default}}:events"}
-    waiting = {f"{{{broker.namespace}:{queue}}}:waiters" for queue in QUEUES}
+    waiting = {f"{{{broker.namespace}:{queue}}}:waiters" for queue in QUEUES} | {f"{broker.namespace}:workers"}
     assert all(counted <= set(each) <= counted | waiting for each in left), "all that is left"
     assert all(length <= 1 for each in left for length in each.values()), "one worker waits; the stream is empty"
     assert broker.client.memory_usage(Keys(broker.namespace, "default").events) < 4096

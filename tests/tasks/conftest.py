@@ -71,7 +71,7 @@ def api(broker: RedisBroker, calls: Calls, engine: Engine, serve: Callable[[Any]
 @pytest.fixture
 def outcomes(broker: RedisBroker, engine: Engine) -> None:
     """Lets the worker of this process write outcomes."""
-    outcome_job.declare(broker, engine)
+    outcome_job.declare(broker, lambda: engine)
 
 
 def create(api: Api, **task: Any) -> str:
