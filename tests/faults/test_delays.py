@@ -88,6 +88,7 @@ def test_many_that_fall_due_in_one_second_stall_neither_the_other_queues_nor_a_h
     service.start("worker", "callboard", "worker", **ACTORS)
     eventually(lambda: service.is_ready("worker"), 60)
     keys = Keys(broker.namespace, "default")
+    served = [policy.name for policy in QUEUES.values() if not policy.needs_database]
     due_at = time.time() + 2 + flood / 10_000
     for _ in range(0, flood, 1000):
         delay_ms = int((due_at - time.time()) * 1000)
@@ -96,7 +97,7 @@ def test_many_that_fall_due_in_one_second_stall_neither_the_other_queues_nor_a_h
     time.sleep(max(due_at + 0.2 - time.time(), 0))
     sent: dict[str, float] = {}
     while broker.client.hlen(keys.messages) > flood / 10 and len(sent) < 100:
-        for queue in QUEUES:
+        for queue in served:
             word = f"{queue}-{len(sent)}"
             sent[word] = time.time()
             broker.send(note(word, queue=queue, priority=0))

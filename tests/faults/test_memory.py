@@ -30,7 +30,9 @@ def sizes(broker: RedisBroker) -> dict[str, int]:
         if b":producer:" in key:
             assert 0 < client.ttl(key) <= 3600
         else:
-            found[key.decode()] = length[client.type(key).decode()](key)
+            kind = client.type(key).decode()
+            if kind != "none":  # it has expired since it was seen
+                found[key.decode()] = length[kind](key)
     return found
 
 
