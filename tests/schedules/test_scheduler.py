@@ -232,7 +232,7 @@ def test_a_unique_job_that_is_there_already_is_no_error_of_the_schedule(
     state = States(actors).read("u").state
     assert state
     assert (state.sent, state.outbox) == (1, ())
-    assert "has not ended" in (state.last_error or "")
+    assert "has the unique key" in (state.last_error or "")
 
 
 def test_a_day_of_missed_minutes_is_passed_over_quickly(actors: RedisBroker, make: Make, clock: Clock) -> None:
