@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from service.api.auditing import audited
 from service.api.caller import caller_of
 from service.api.lines import Lines
+from service.api.requests import MOST_DELAY_SECONDS
 from service.broker import RedisBroker
 from service.broker.dead_letter import DeadLetter
 from service.broker.dead_letters import BulkReport, DeadLetters, Filter, Replay
@@ -20,7 +21,6 @@ from service.queues import QUEUES
 MOST_LISTED = 200
 #: In one request: with the sum of their round trips well below any proxy's patience.
 MOST_REPLAYED = 1000
-MOST_DELAY_SECONDS = 366 * 24 * 3600
 
 router = APIRouter(prefix="/dead-letters", tags=["dead letters"])
 

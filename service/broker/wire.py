@@ -353,24 +353,10 @@ class Wire:
 
     def find(self, job_id: str) -> dict[str, str] | None:
         """Return what Redis knows of a job, as an event of `events.read`."""
-        with self._client.pipeline(transaction=False) as pipeline:
-            for queue in QUEUES:
-                keys = Keys(self._namespace, queue)
-                pipeline.hget(keys.finals, job_id)
-                pipeline.hget(keys.messages, job_id)
-                pipeline.hget(keys.leases, job_id)
-                pipeline.zscore(keys.delayed, job_id)
-            replies = pipeline.execute()
-        for number, queue in enumerate(QUEUES):
-            final, message, lease, due = replies[number * 4 : number * 4 + 4]
-            if found := events.live(job_id, queue, final=final, message=message, lease=lease, due=due):
-                if message is not None and self._waits_for_its_key(queue, job_id, message):
-                    found["state"] = "waiting"
-                return found
-        return None
+        return next(iter(self.find_among({queue: [job_id] for queue in QUEUES})), None)
 
     def find_among(self, by_queue: Mapping[str, Sequence[str]]) -> list[dict[str, str]]:
-        """Return what Redis knows of jobs, each looked for in one queue, as `find` does."""
+        """Return what Redis knows of jobs, each looked for in one queue, as events of `events.read`."""
         asked = {queue: job_ids for queue, job_ids in by_queue.items() if job_ids}
         with self._client.pipeline(transaction=False) as pipeline:
             for queue, job_ids in asked.items():
