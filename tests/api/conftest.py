@@ -10,7 +10,11 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
+from sqlalchemy import Engine
 
+from service.broker import RedisBroker
+from service.state.database import engine_for
+from service.state.projector import Projector
 from tests.servers import eventually, free_port
 
 
@@ -70,3 +74,22 @@ def serve() -> Iterator[Callable[[Any], Api]]:
         api.client.close()
         server.should_exit = True
         thread.join(20)
+
+
+@pytest.fixture
+def engine(database_url: str) -> Engine:
+    """The database of the test."""
+    return engine_for(database_url)
+
+
+@pytest.fixture
+def project(broker: RedisBroker, engine: Engine) -> Callable[[], None]:
+    """Store what has happened, as a projector does."""
+    projector = Projector(broker, engine)
+
+    def project() -> None:
+        with engine.connect() as connection:
+            while projector.project_batch(connection):
+                pass
+
+    return project

@@ -14,15 +14,8 @@ from sqlalchemy import Engine
 from service.api.app import build_app
 from service.broker import RedisBroker
 from service.job import Job
-from service.state.database import engine_for
 from service.state.history import History
-from service.state.projector import Projector
 from tests.servers import eventually
-
-
-@pytest.fixture
-def engine(database_url: str) -> Engine:
-    return engine_for(database_url)
 
 
 @pytest.fixture
@@ -38,19 +31,6 @@ def client(broker: RedisBroker, engine: Engine) -> Iterator[TestClient]:
 
     with TestClient(build_app(broker, History(engine, broker))) as client:
         yield client
-
-
-@pytest.fixture
-def project(broker: RedisBroker, engine: Engine) -> Callable[[], None]:
-    """Store what has happened."""
-    projector = Projector(broker, engine)
-
-    def project() -> None:
-        with engine.connect() as connection:
-            while projector.project_batch(connection):
-                pass
-
-    return project
 
 
 def send(client: TestClient, n: int = 1, **more: Any) -> str:

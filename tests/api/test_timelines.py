@@ -14,17 +14,10 @@ from service.api.app import build_app
 from service.api.timelines import waits_of
 from service.broker import RedisBroker
 from service.job import Backoff, Personal, current_job, job
-from service.state.database import engine_for
 from service.state.history import History
-from service.state.projector import Projector
 from service.state.queries import Moment
 from service.state.states import State
 from tests.servers import eventually
-
-
-@pytest.fixture
-def engine(database_url: str) -> Engine:
-    return engine_for(database_url)
 
 
 @pytest.fixture
@@ -47,18 +40,6 @@ def client(broker: RedisBroker, engine: Engine, monkeypatch: pytest.MonkeyPatch)
 
     with TestClient(build_app(broker, History(engine, broker))) as client:
         yield client
-
-
-@pytest.fixture
-def project(broker: RedisBroker, engine: Engine) -> Callable[[], None]:
-    projector = Projector(broker, engine)
-
-    def project() -> None:
-        with engine.connect() as connection:
-            while projector.project_batch(connection):
-                pass
-
-    return project
 
 
 def test_every_step_is_told_with_its_attempt_and_worker_and_what_the_job_says(
