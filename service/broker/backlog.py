@@ -48,6 +48,7 @@ class Backlog:
         self._queues: set[str] = set()
         self._refused: set[str] = set()
         self._used_bytes: dict[str, int] = {}
+        self._cursors: dict[str, int] = {}
         self._condition = Condition()
         self._closing = False
         self._thread: Thread | None = None
@@ -111,12 +112,22 @@ class Backlog:
         return BUSY_LOOK_SECONDS if is_busy else LOOK_SECONDS
 
     def folded(self, queue: str, count: int) -> list[tuple[bytes, bytes]]:
-        """Return some entries of a queue with their records. Raises redis.RedisError."""
+        """Return some entries of a queue with their records, or none where there are none. Raises redis.RedisError.
+
+        Each call goes on where the one before has ended: from the start, a scan of a hash that was large finds nothing
+        but the room of what has been taken out, and gives up.
+        """
         name = Keys(self._broker.namespace, queue).folded
         if not self._broker.client.hlen(name):
             return []
-        _, found = self._broker.client.hscan(name, 0, count=count)
-        return list(found.items())
+        cursor = self._cursors.get(queue, 0)
+        is_whole = cursor == 0
+        while True:
+            cursor, found = self._broker.client.hscan(name, cursor, count=count)
+            self._cursors[queue] = cursor
+            if found or (is_whole and not cursor):
+                return list(found.items())
+            is_whole = is_whole or not cursor
 
     def forget(self, queue: str, records: list[tuple[bytes, bytes]]) -> None:
         """Drop records that are stored elsewhere. Raises redis.RedisError."""

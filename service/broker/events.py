@@ -30,6 +30,8 @@ HEAD_FIELDS = {"kind", "at", "worker"}
 #: Options of a message that say where it comes from.
 ORIGIN = ("tenant", "parent_id")
 
+#: The end of the year 9999: no later time can be shown or stored.
+MOST_MS = 253_402_300_799_999
 #: The sequence of what Redis says now: newer than any event that was stored before it was asked.
 NEWEST = 2**63 - 1
 
@@ -122,7 +124,7 @@ def live(
         return _event(job_id, NEWEST, queue, started, running)
     waits = "pending" if due is None else "scheduled"
     if due is not None:
-        known["run_at"] = f"{due:.0f}"
+        known["run_at"] = f"{min(due, MOST_MS):.0f}"
     state = waits if attempt == "1" else "retrying"
     return _event(job_id, NEWEST, queue, created, {**known, "state": state, "attempt": str(runs_before)})
 

@@ -1,6 +1,7 @@
 """A worker keeps the events that nobody stores under their cap, by a thread of its own."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import dramatiq
 import pytest
@@ -9,7 +10,28 @@ from dramatiq.worker import Worker
 from service.broker import RedisBroker, backlog
 from service.broker.keys import Keys
 from service.errors import QueueFull
-from tests.servers import eventually
+from tests.brokers import broker_at
+from tests.servers import RedisServer, eventually, redis_flavours
+
+
+@pytest.mark.parametrize("program", redis_flavours().values(), ids=redis_flavours())
+def test_all_records_are_found_however_many_there_are(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = RedisServer(program, tmp_path)
+    server.start()
+    try:
+        with broker_at(server.url, monkeypatch) as broker:
+            key, count = Keys(broker.namespace, "email").folded, 120_000
+            for start in range(0, count, 5_000):
+                broker.client.hset(key, mapping={str(start + n): "1-1\n" for n in range(5_000)})
+            taken = 0
+            while records := broker.backlog.folded("email", 2_000):
+                taken += len(records)
+                broker.backlog.forget("email", records)
+            assert (taken, broker.client.hlen(key)) == (count, 0)
+    finally:
+        server.kill()
 
 
 def test_a_worker_folds_what_no_projector_stores_and_refuses_sends_where_that_is_not_enough(
