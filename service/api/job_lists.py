@@ -1,5 +1,6 @@
 """`GET /jobs`: pages of jobs by what they are, the newest first."""
 
+import json
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -49,6 +50,10 @@ class WhichJobs(BaseModel):
         for name in ("type", "queue", "tenant", "key"):
             if "\x00" in (getattr(self, name) or ""):
                 raise InvalidRequest([(name, "holds NUL, which no job has")])
+        try:
+            json.dumps(self.payload, allow_nan=False)
+        except ValueError:
+            raise InvalidRequest([("payload", "holds NaN or an infinite number, which no job has")]) from None
         return Filter(
             states=self._states(),
             actor=self.type,

@@ -12,7 +12,6 @@ from service.state.states import State
 
 #: A longer payload is kept as the message only: an index over it would cost more than the job.
 SEARCHABLE_BYTES = 16 * 1024
-MOST_MS = 253_402_300_799_999  # the end of the year 9999
 
 _JOB_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STATES = {state.value: state for state in State}
@@ -108,9 +107,9 @@ def _read_more(event: Event, known: dict[str, str]) -> None:
     if (started := get("started_at")) is not None:
         event.started = _ms(started)
     if (delay := get("delay_ms")) is not None:
-        event.run_at = _ms(str(event.at + int(delay)))
+        event.run_at = min(event.at + _count(delay, 2**63), events.MOST_MS)
     elif (run_at := get("run_at")) is not None:
-        event.run_at = _ms(run_at)
+        event.run_at = min(_count(run_at, 2**63), events.MOST_MS)
     if (priority := get("priority")) is not None:
         event.priority = _count(priority, 10)
     if key := get("key"):
@@ -140,7 +139,9 @@ def _read_message(event: Event, message: bytes) -> None:
             if isinstance(value, str) and (name == "tenant" or _JOB_ID.fullmatch(value)):
                 setattr(event, name, storable(value))
     if kwargs and len(message) <= SEARCHABLE_BYTES:
-        event.payload = to_json(storable_json(kwargs) if b"\\u" in message else kwargs).decode()
+        # What some encoders write for NaN and infinity, JSON does not have.
+        known = storable_json(kwargs) if b"\\u" in message else kwargs
+        event.payload = to_json(known, inf_nan_mode="strings").decode()
 
 
 def _note(head: Head, job_id: str, copy: int, value: bytes) -> Event | None:
@@ -183,7 +184,7 @@ def _lenient(text: str) -> Any:
 
 def _ms(text: str) -> int:
     number = int(text)
-    if not 0 <= number <= MOST_MS:
+    if not 0 <= number <= events.MOST_MS:
         raise ValueError(f"{text} is no time")
     return number
 

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Engine, func, select, tuple_
 
+from service.broker.outcome import storable_json
 from service.state.database import reaching
 from service.state.snapshot import COLUMNS, Snapshot
 from service.state.states import State
@@ -76,7 +77,7 @@ class Filter:
         if self.ended_from is not None:
             yield columns.state.in_([State.SUCCEEDED, State.DEAD, State.CANCELLED])
         if self.payload:
-            yield columns.payload.contains(self.payload)
+            yield columns.payload.contains(storable_json(self.payload))
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ _UPDATE = (
     f"UPDATE callboard_jobs j SET {_CHANGES} FROM callboard_staged s "
     "WHERE j.created_at = s.created_at AND j.job_id = s.job_id"
 )
+#: A text that is too long for its index, and JSON that is nested too deeply: refused again however often it is tried.
+_TOO_MUCH = (psycopg.errors.ProgramLimitExceeded, psycopg.errors.StatementTooComplex)
 #: The staged rows have no statistics: anything but a look-up of each by its key could read whole partitions.
 _PLAN = "SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off"
 
@@ -64,10 +66,12 @@ def store(connection: Connection, events: Sequence[Event]) -> list[Event]:
 
     What the database refuses of one job does not hold up others: it is logged and dropped.
     """
+    if not events:
+        return []  # nobody could read what was in the stream
     try:
         applied = _store(connection, events)
         connection.commit()
-    except psycopg.DataError as error:
+    except (psycopg.DataError, *_TOO_MUCH) as error:
         connection.rollback()
         jobs = sorted({event.job_id for event in events})
         if len(jobs) == 1:

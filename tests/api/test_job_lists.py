@@ -121,6 +121,8 @@ def test_they_are_counted_where_that_is_asked_for(client: TestClient, project: C
         ({"colour": "red"}, "query.colour"),
         ({"payload": "x"}, "query.payload"),
         ({"payload": "[1]"}, "query.payload"),
+        ({"payload": '{"n": NaN}'}, "payload"),
+        ({"payload": '{"n": [1e400]}'}, "payload"),
         ({"limit": "201"}, "query.limit"),
         ({"cursor": "x"}, "cursor"),
         ({"cursor": f"2026-01-01T00:00:00_{uuid.UUID(int=1)}"}, "cursor"),

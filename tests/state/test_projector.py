@@ -1,6 +1,8 @@
 """Events become rows: in any order, twice, and through the death of the projector."""
 
 import logging
+import random
+import string
 import threading
 import time
 import uuid
@@ -183,6 +185,53 @@ def test_an_entry_that_nobody_can_read_does_not_hold_up_the_rest(
     assert row(engine, message)["state"] == "succeeded"
     assert stream_length(broker) == 0
     assert len([record for record in caplog.records if "can't be read" in record.getMessage()]) == 2
+
+
+def test_an_entry_that_nobody_can_read_is_dropped_also_where_it_is_the_only_one(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    broker.client.xadd(Keys(broker.namespace, "email").events, {"state": "odd"})
+    project(projector, engine)
+    assert stream_length(broker) == 0
+
+
+def test_a_name_that_is_too_long_for_an_index_holds_up_no_other_job(
+    broker: RedisBroker, engine: Engine, projector: Projector, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = "".join(random.choices(string.ascii_letters, k=6000))
+    sent = [Message("email", name, (), {}, {}) for name in ("a", long, "c")]
+    broker.send_many(sent)
+    project(projector, engine)
+    assert [row(engine, message)["type"] for message in (sent[0], sent[2])] == ["a", "c"]
+    assert stream_length(broker) == 0
+    assert "can't be stored" in caplog.text
+
+
+def test_a_job_is_stored_whose_time_no_calendar_has(broker: RedisBroker, engine: Engine, projector: Projector) -> None:
+    message: Message = Message("email", "t.act", (), {}, {})
+    broker.send(message, delay_ms=10**16)
+    found = History(engine, broker).find(uuid.UUID(message.message_id))
+    project(projector, engine)
+    stored = row(engine, message)
+    assert found
+    assert (found.state, stored["state"]) == ("scheduled", "scheduled")
+    assert found.run_at == stored["run_at"]
+    assert stored["run_at"].year == 9999
+
+
+def test_numbers_that_json_does_not_have_do_not_keep_a_job_from_being_stored(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    message = send(broker)
+    stream = Keys(broker.namespace, "email").events
+    [(entry_id, fields)] = broker.client.xrange(stream)
+    name = message.message_id.encode()
+    # As the encoder of somebody else writes them.
+    odd = fields[name].replace(b'"kwargs":{}', b'"kwargs":{"x":NaN,"y":[-Infinity]}')
+    broker.client.xdel(stream, entry_id)
+    broker.client.xadd(stream, {**fields, name: odd})
+    project(projector, engine)
+    assert row(engine, message)["payload"] == {"x": "NaN", "y": ["-Infinity"]}
 
 
 def test_a_job_that_nobody_can_read_does_not_hold_up_those_that_share_its_entry(

@@ -57,6 +57,7 @@ def test_pages_skip_and_repeat_nothing_while_jobs_arrive(engine: Engine) -> None
         ({"key": "order:7"}, {"key": "order:7"}, {"key": "order:"}),
         ({"payload": {"n": 7, "to": "ada"}}, {"payload": {"n": 7}}, {"payload": {"n": "7"}}),
         ({"payload": {"a": {"b": [1, "ü\x00"]}}}, {"payload": {"a": {"b": ["ü\\u0000"]}}}, {"payload": {"b": [1]}}),
+        ({"payload": {"a\x00": "b\x00"}}, {"payload": {"a\x00": "b\x00"}}, {"payload": {"a\x00": "b"}}),
         (
             {"age_seconds": 600},
             {"created_from": NOW - timedelta(seconds=700), "created_before": NOW - timedelta(seconds=500)},
@@ -68,7 +69,7 @@ def test_pages_skip_and_repeat_nothing_while_jobs_arrive(engine: Engine) -> None
             {"ended_from": NOW},
         ),
     ],
-    ids=["state", "actor", "queue", "tenant", "key", "payload", "payload-inside", "created", "ended"],
+    ids=["state", "actor", "queue", "tenant", "key", "payload", "payload-inside", "payload-nul", "created", "ended"],
 )
 def test_a_filter_takes_what_fits_and_nothing_else(
     engine: Engine, about: dict[str, Any], wanted: dict[str, Any], other: dict[str, Any]
