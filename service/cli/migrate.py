@@ -25,11 +25,11 @@ def run(arguments: argparse.Namespace) -> int:
     configure_logs(settings)
     database_url = settings.require_database_url()
 
+    # It lists its own parts, when it is imported, at the level of what it does to the database.
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
     # Before the wait, so that the time in which a database starts is not lost.
     from service.state.migrate import upgrade
 
-    # It lists its own parts at the level of what it does to the database.
-    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
     if arguments.wait > 0:
         _wait_for(database_url, time.monotonic() + arguments.wait)
     upgrade(database_url)

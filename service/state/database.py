@@ -48,7 +48,8 @@ def engine_for(database_url: str) -> Engine:
 def reaching(engine: Engine, within_seconds: float | None = None) -> Generator[None]:
     """Turn the driver's connection errors into HistoryUnavailable that names host and port.
 
-    `within_seconds` bounds all waits inside together; a connection that has to be made may take two seconds more.
+    `within_seconds` bounds all waits inside together, in place of REPLY_TIMEOUT_SECONDS for each; a connection that has
+    to be made may take two seconds more.
     """
     token = _deadline.set(None if within_seconds is None else monotonic() + within_seconds)
     where = f"PostgreSQL at {engine.url.host or 'localhost'}:{engine.url.port or 5432}"
@@ -71,7 +72,9 @@ class _BoundedConnection(psycopg.Connection[Any]):
     """A connection that does not wait for ever, nor for `statement_timeout`, which a frozen server does not keep."""
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
-        deadline = min(_deadline.get() or float("inf"), monotonic() + REPLY_TIMEOUT_SECONDS)
+        deadline = _deadline.get()
+        if deadline is None:
+            deadline = monotonic() + REPLY_TIMEOUT_SECONDS
         return super().wait(self._until(deadline, gen), *args, **kwargs)
 
     def _until(self, deadline: float, gen: Any) -> Generator[Any, Any, Any]:

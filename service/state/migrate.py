@@ -1,24 +1,48 @@
 """Brings a database to the newest migration. Safe to run from several processes at once: one does the work."""
 
+import logging
+import math
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import text
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
 
 from service.state.database import engine_for, reaching
 
+VERSION_TABLE = "callboard_version"
 #: Any number will do, as long as nothing else in the database locks it.
 MIGRATION_LOCK = 4_226_001
+#: For a table that somebody uses: whoever wants to read it meanwhile waits too.
+LOCK_SECONDS = 10
+
+logger = logging.getLogger(__name__)
 
 
 def upgrade(database_url: str) -> None:
-    """Run the migrations that are missing. Raises HistoryUnavailable."""
+    """Run the migrations that are missing, however long they take. Raises HistoryUnavailable.
+
+    A database that a newer release has migrated is left as it is: the release before works on it.
+    """
     engine = engine_for(database_url)
-    with reaching(engine), engine.begin() as connection:
+    with reaching(engine, math.inf), engine.begin() as connection:
+        connection.execute(text("SET LOCAL statement_timeout = 0"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": MIGRATION_LOCK})
+        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        if newer := _newer(connection, config):
+            logger.warning("A newer release has migrated the database (to %s): it is left as it is", newer)
+        else:
+            command.upgrade(config, "head")
     engine.dispose()
+
+
+def _newer(connection: Connection, config: Config) -> str | None:
+    """Return the revision of the database, where this release does not know it."""
+    revision = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+    known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
+    return revision if revision not in {None, *known} else None

@@ -15,6 +15,8 @@ PARENTS = ("callboard_jobs", "callboard_events")
 DAYS_AHEAD = 7
 #: Of days before, none is made: most of what comes from there may be old enough to go.
 DAYS_BACK = 2
+#: Whoever waits for a lock on a table makes all wait who want to read it after that.
+LOCK_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ def make_ahead(connection: Connection, today: date, ahead: int = DAYS_AHEAD) -> 
 
 def make(connection: Connection, partition: Partition) -> None:
     """Make one partition, with the rows of its day that the default one has."""
+    bound_locks(connection)
     parent, name = partition.parent, partition.name
     start, end = (f"'{bound.isoformat()}'" for bound in partition.bounds)
     within = f"created_at >= {start} AND created_at < {end}"
@@ -84,3 +87,8 @@ def drop(connection: Connection, partitions: Iterable[Partition]) -> None:
     """Drop partitions with all their rows."""
     for partition in partitions:
         connection.execute(text(f"DROP TABLE {partition.name}"))
+
+
+def bound_locks(connection: Connection) -> None:
+    """Let this transaction fail rather than wait for long where somebody else, such as a report, uses the tables."""
+    connection.execute(text(f"SET LOCAL lock_timeout = {int(LOCK_SECONDS * 1000)}"))

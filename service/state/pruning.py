@@ -24,7 +24,6 @@ CHUNK = 1_000
 PAUSE_SECONDS = 60.0
 #: Counting reads that many entries of an index: not more often than so.
 COUNT_SECONDS = 600.0
-LOCK_SECONDS = 2
 
 logger = logging.getLogger(__name__)
 
@@ -117,9 +116,9 @@ class Pruning:
 
     def _drop(self, connection: Connection, partition: Partition, is_due: str, kept: int) -> None:
         """Drop a day of both tables, after what stays has moved."""
+        partitions.bound_locks(connection)
         told = Partition("callboard_events", partition.day)
         both = [partition, *([told] if told in partitions.existing(connection) else [])]
-        connection.execute(text(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'"))
         if kept:
             kept_rows = f"SELECT * FROM {partition.name} WHERE NOT ({is_due})"
             connection.execute(text(f"CREATE TEMP TABLE kept_jobs ON COMMIT DROP AS {kept_rows}"))

@@ -1,10 +1,12 @@
 """The table of the release before becomes the one of today, with its rows."""
 
+import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from alembic import command
 from alembic.config import Config
@@ -12,9 +14,10 @@ from sqlalchemy import Engine, text
 
 import service.state
 from service.broker import RedisBroker
+from service.state import database
 from service.state.database import engine_for
 from service.state.history import History
-from service.state.migrate import upgrade
+from service.state.migrate import MIGRATION_LOCK, upgrade
 from service.state.states import State
 from service.state.store import store
 from tests.servers import new_database
@@ -62,6 +65,32 @@ def test_the_rows_of_the_release_before_are_kept(before: Engine, broker: RedisBr
     with before.connect() as connection:
         store(connection, a_job(str(ids[0]), "pending", NOW))
     assert (history.find(ids[0]) or found).state is State.SUCCEEDED, "what is told again changes nothing"
+
+
+def test_a_migration_may_take_longer_than_any_other_statement(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "REPLY_TIMEOUT_SECONDS", 0.4)
+    monkeypatch.setattr(database, "STATEMENT_TIMEOUT_MS", 300)
+    url = new_database(postgres_url, f"slow_{uuid.uuid4().hex}")
+    with psycopg.connect(url) as other:
+        # As another process that migrates.
+        other.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+        ended = threading.Timer(1, other.commit)
+        ended.start()
+        upgrade(url)
+        ended.join()
+
+
+def test_a_database_that_a_newer_release_has_migrated_is_left_as_it_is(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with psycopg.connect(database_url) as connection:
+        connection.execute("UPDATE callboard_version SET version_num = '9999'")
+    upgrade(database_url)
+    assert "newer release" in caplog.text
+    with psycopg.connect(database_url) as connection:
+        assert connection.execute("SELECT version_num FROM callboard_version").fetchall() == [("9999",)]
 
 
 def test_there_is_a_way_back(before: Engine) -> None:

@@ -1,11 +1,13 @@
 """History goes by age and by count: whole days without a trace, single rows by the piece."""
 
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
 from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy.exc import OperationalError
 
 from service.state import partitions, pruning
 from service.state.database import engine_for
@@ -157,3 +159,19 @@ def test_an_owner_without_other_rights_can_do_all_of_it(postgres_url: str) -> No
         assert counts(connection) == {"dead": 1}
         assert partition not in partitions.existing(connection)
     engine.dispose()
+
+
+def test_a_partition_is_not_waited_for_while_a_report_reads(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitions, "LOCK_SECONDS", 0.3)
+    with engine.connect() as connection, engine.connect() as report:
+        last = partitions.existing(connection)[-1]
+        partitions.drop(connection, [Partition(parent, last.day) for parent in partitions.PARENTS])
+        connection.commit()
+        report.execute(text("SELECT count(*) FROM callboard_jobs"))
+        began = time.monotonic()
+        with pytest.raises(OperationalError, match="lock timeout"):
+            partitions.make_ahead(connection, NOW.date())
+        assert time.monotonic() - began < partitions.LOCK_SECONDS + 3
+        report.rollback()
+        connection.rollback()
+        assert last.day in {one.day for one in partitions.make_ahead(connection, NOW.date())}

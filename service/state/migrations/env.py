@@ -2,12 +2,13 @@
 
 from alembic import context
 
+from service.state.migrate import VERSION_TABLE
 from service.state.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    version_table="callboard_version",
+    version_table=VERSION_TABLE,
 )
 with context.begin_transaction():
     context.run_migrations()
