@@ -164,6 +164,27 @@ def test_a_switched_queue_is_written_down_with_its_name(api: Guarded) -> None:
     ]
 
 
+def test_a_timeline_names_no_child_of_another_tenant(
+    api: Guarded, broker: RedisBroker, database_url: str, acme: str, umbrella: str, anyone: str
+) -> None:
+    path = api.send(acme).json()["poll_url"]
+    of_parent = {"parent_id": path.removeprefix("/jobs/")}
+    actor = broker.get_actor("count.up")
+    children = [
+        actor.message_with_options(kwargs={"n": 1}, **of_parent, tenant=tenant) for tenant in ("acme", "umbrella")
+    ]
+    for child in children:
+        broker.enqueue(child)
+    engine = engine_for(database_url)
+    with engine.connect() as connection:
+        while Projector(broker, engine).project_batch(connection):
+            pass
+    engine.dispose()
+    told = {token: api.ask("GET", f"{path}/timeline", token).json() for token in (acme, anyone)}
+    assert [child["job_id"] for child in told[acme]["children"]] == [children[0].message_id]
+    assert len(told[anyone]["children"]) == 2
+
+
 def die(api: Guarded, broker: RedisBroker, token: str) -> str:
     job_id = api.send(token).json()["job_id"]
     [delivery] = broker.fetch("default", 1)[0]
