@@ -1,5 +1,6 @@
 """The servers and settings that tests share. Each test gets a namespace and a database of its own."""
 
+import logging
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.servers import RedisServer, free_port, new_database, postgres_server,
 ON_USUAL_PORTS = {"up", "docs"}
 
 
+# First: xdist reads the groups in the same hook, and a mark that comes after it groups nothing.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     alone = [item for item in items if ON_USUAL_PORTS & set(item.path.parts)]
     for item in alone:
@@ -115,3 +118,13 @@ def start_worker(broker: RedisBroker) -> Iterator[Callable[..., Worker]]:
 def _fresh_settings() -> Iterator[None]:
     yield
     get_settings.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _fresh_logs() -> Iterator[None]:
+    """Take back what a command that ran in this process has set up for the logs of all that follow."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers

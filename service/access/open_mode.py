@@ -2,6 +2,7 @@
 
 import ipaddress
 import socket
+from functools import lru_cache
 
 from service.errors import SettingsError
 from service.settings import Settings
@@ -26,6 +27,7 @@ def is_loopback_host(host: str) -> bool:
     return bool(found) and all(is_loopback_address(str(address[0])) for *_, address in found)
 
 
+@lru_cache(maxsize=1024)  # asked of each request, and mostly of the same few
 def is_loopback_address(text: str) -> bool:
     """Say whether an address is one of this machine only."""
     try:

@@ -176,11 +176,12 @@ def test_a_draining_worker_lets_its_coroutines_end(broker: RedisBroker) -> None:
 
 
 def test_a_coroutine_that_outlives_the_grace_period_is_interrupted_and_given_back(broker: RedisBroker) -> None:
-    told: list[bool] = []
+    began, told = threading.Event(), list[bool]()
 
     @dramatiq.actor(broker=broker, max_retries=0)
     async def work() -> None:
         try:
+            began.set()
             await asyncio.sleep(30)
         finally:
             told.append(True)
@@ -188,7 +189,7 @@ def test_a_coroutine_that_outlives_the_grace_period_is_interrupted_and_given_bac
     message = work.send()
     worker = Worker(broker, worker_timeout=100, worker_threads=2)
     worker.start()
-    eventually(lambda: find(broker, message).state is State.RUNNING)
+    assert began.wait(10)  # held alone, it would be given back without having been interrupted
     started = time.monotonic()
     worker.stop(timeout=500)
     assert time.monotonic() - started < 5

@@ -118,6 +118,7 @@ def test_jobs_are_counted_by_state(broker: RedisBroker, start_worker: StartWorke
     running = act.message_with_options(args=("runs",), idempotency_key="k")
     broker.enqueue(running)
     eventually(lambda: find(broker, running).state is State.RUNNING)
+    time.sleep(0.1)  # until it runs for longer than what a worker fetches ahead of
     act.send_with_options(args=("later",), delay=600_000)
     acts = QueueActs(broker)
     for _ in range(2):
