@@ -439,7 +439,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
     while end < len(packed):
         start = packed.index(b"\n", end) + 1
         words = packed[end : start - 1].decode(errors="replace").split(" ", 7)
-        length, lapses, entry, _, created, attempt, most, named = words
+        length, lapses, entry, score, created, attempt, most, named = words
         actor, _, key = named.partition("\t")
         end = start + int(length)
         lease = Lease(
@@ -453,6 +453,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
             int(most),
             key,
             lapses == "=",
+            int(score) >> 49,
         )
         yield lease, actor, packed[start:end]
         token += 1

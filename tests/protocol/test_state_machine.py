@@ -654,7 +654,7 @@ def drive(fleet: Fleet, examples: int) -> None:
 
 @pytest.mark.timeout(400)
 def test_the_scripts_do_what_the_model_does(fleet: Fleet) -> None:
-    drive(fleet, 400)
+    drive(fleet, 200)
 
 
 def test_another_idle_worker_is_called_when_the_one_that_knew_the_next_due_time_gets_busy(fleet: Fleet) -> None:

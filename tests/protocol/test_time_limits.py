@@ -141,18 +141,18 @@ def test_limits_that_fire_as_jobs_end_cost_no_thread_and_no_job(
     old_hook, threading.excepthook = threading.excepthook, died.append
     overdue_before = overdue_jobs.total
     try:
-        worker = start_worker(threads=4)
+        worker = start_worker(threads=8)
         random_source = random.Random(17)
         at_the_limit = [fails_at_the_limit.send(random_source.uniform(0.19, 0.21)) for _ in range(500)]
         blocked = [blocks.send() for _ in range(20)]
-        last = [quick.send() for _ in range(40)]
+        last = [quick.send() for _ in range(160)]  # for longer than one blocks
         eventually(lambda: all(has_ended(broker, message) for message in [*at_the_limit, *blocked, *last]), 90)
     finally:
         threading.excepthook = old_hook
     assert died == []
     assert strays == []
     assert all(thread.is_alive() for thread in worker.workers)
-    assert gauge.peak == 4
+    assert gauge.peak == 8
     errors = Counter((find(broker, message).error or {})["type"].rpartition(".")[2] for message in at_the_limit)
     assert errors.keys() == {"TimeLimitExceeded", "ValueError"}, "both ways, or the test has not met the edge"
     assert all("TimeLimitExceeded" in (find(broker, message).error or {})["type"] for message in blocked)

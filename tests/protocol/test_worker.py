@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -42,12 +43,16 @@ def end_of(broker: RedisBroker, message: Message[Any], timeout_seconds: float = 
 
 
 def states_of(broker: RedisBroker, message: Message[Any]) -> list[str]:
-    queue = message.queue_name
-    found: list[str] = []
+    return states_of_all(broker, message.queue_name)[message.message_id]
+
+
+def states_of_all(broker: RedisBroker, queue: str) -> dict[str, list[str]]:
+    """The states that a queue's stream tells of each job, in their order."""
+    found: dict[str, list[str]] = defaultdict(list)
     for entry_id, fields in broker.client.xrange(Keys(broker.namespace, queue).events):
         texts = {key.decode(): value.decode() for key, value in fields.items()}
-        read = events.read(entry_id.decode(), texts, queue)
-        found += [event["state"] for event in read if event["job_id"] == message.message_id]
+        for event in events.read(entry_id.decode(), texts, queue):
+            found[event["job_id"]].append(event["state"])
     return found
 
 
