@@ -75,8 +75,9 @@ class Which(BaseModel):
             raise InvalidRequest([("queue", f"is no queue; known queues: {', '.join(QUEUES)}")])
         if caller.tenant is not None and self.tenant not in (None, caller.tenant):
             raise InvalidRequest([("tenant", "this key sees its own tenant's jobs only: leave it out")])
-        given = {name: getattr(self, name) for name in Which.model_fields}
-        return Filter(**{**given, "tenant": caller.tenant or self.tenant})
+        given: dict[str, Any] = {name: getattr(self, name) for name in Which.model_fields}
+        given["tenant"] = caller.tenant or self.tenant
+        return Filter(**given)
 
 
 class Listing(Which):
