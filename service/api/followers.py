@@ -68,7 +68,9 @@ class Followers:
                 steps, follower.steps = follower.steps, []
                 follower.woken.clear()
                 yield steps
-                if steps and (last := steps[-1].state) is not None and is_final(last):
+                # What a job has logged may come behind its end.
+                states = [step.state for step in steps if step.state is not None]
+                if states and is_final(states[-1]):
                     return
         finally:
             self._followers.discard(follower)
