@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from service.api.leaving import Leaving
 from service.api.lines import Line
 from service.errors import CallboardError, ServiceBusy
-from service.state.following import Followed, Mark, Step
+from service.state.following import Followed
 from service.state.history import History
 from service.state.states import is_final
+from service.state.step import Mark, Step
 
 LOOK_SECONDS = 0.5
 #: Sent where nothing else is: so that proxies keep the connection, and a client that has gone is noticed.

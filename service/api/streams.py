@@ -14,9 +14,10 @@ from service.api.followers import Followers
 from service.api.job_ids import job_id_of
 from service.api.lines import Lines
 from service.errors import InvalidRequest, shorten
-from service.state.following import NOTHING_SEEN, Followed, Mark, Step
+from service.state.following import Followed
 from service.state.history import History
 from service.state.states import STATUS_OF, is_final
+from service.state.step import NOTHING_SEEN, Mark, Step
 
 RETRY_MS = 2000
 
