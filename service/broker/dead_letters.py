@@ -9,6 +9,7 @@ BrokerUnavailable.
 """
 
 import heapq
+import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
@@ -27,7 +28,7 @@ from dramatiq.errors import ActorNotFound
 from service.broker import dead_letter
 from service.broker.dead_letter import DeadLetter
 from service.broker.keys import Keys
-from service.broker.outcome import Reason
+from service.broker.outcome import BRIEF_CHARACTERS, Reason, storable
 from service.broker.redis_broker import RedisBroker
 from service.broker.replay import edit, key_in_place, message_of_next_life, note, unique_key_of
 from service.broker.rows import unique_of
@@ -155,7 +156,8 @@ class DeadLetters:
     def delete(self, letter: DeadLetter, *, by: str, why: str = "") -> bool:
         """Remove a dead letter for good. Returns whether it was still there."""
         with self._reaching():
-            removed = self._broker.wire.discard(letter.original_queue, [(letter.entry, letter.died_ms)]) == 1
+            found = [(letter.entry, letter.died_ms)]
+            removed = self._broker.wire.discard(letter.original_queue, found, _by_whom(by, why)) == 1
         if removed:
             logger.warning("A dead letter was deleted", extra=_about(letter, by, why))
         return removed
@@ -258,10 +260,11 @@ class DeadLetters:
             found = [Found(entry, int(died), one) for (entry, died), one in zip(places, letters, strict=True)]
             return found, self._broker.client.zcard(key), self._now_ms()
 
-    def discard(self, queue: str, found: Sequence[Found]) -> int:
+    def discard(self, queue: str, found: Sequence[Found], *, by: str, why: str) -> int:
         """Remove letters for good, and return how many of them were still there."""
         with self._reaching():
-            return self._broker.wire.discard(queue, [(one.entry, one.died_ms) for one in found])
+            letters = [(one.entry, one.died_ms) for one in found]
+            return self._broker.wire.discard(queue, letters, _by_whom(by, why))
 
     def _done_before(self, request: str) -> int:
         return sum(self._broker.client.scard(Keys(self._broker.namespace, queue).replayed(request)) for queue in QUEUES)
@@ -354,6 +357,10 @@ def _letter(queue: str, entry: bytes, record: bytes | None, stored: bytes | None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         logger.error("A dead letter can't be read: %r", error, extra={"entry": entry, "queue": queue})
         return None
+
+
+def _by_whom(by: str, why: str) -> str:
+    return json.dumps({"by": storable(by)[:BRIEF_CHARACTERS], "why": storable(why)[:BRIEF_CHARACTERS]})
 
 
 def _about(letter: DeadLetter, by: str, why: str) -> dict[str, str]:

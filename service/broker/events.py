@@ -14,6 +14,7 @@ entry in the queue, with
               parent_id and key, where it has them, and priority; run_at (ms) and priority where an operator has changed
               them
     progress, log   CREATED_MS ATTEMPT JSON: see note.lua. They change no state. The release before wrote JSON alone
+    deleted   the same, with who and why as JSON: its dead letter is gone
 
 The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
 """
@@ -26,7 +27,7 @@ from pydantic_core import from_json
 
 from service.broker.delivery import Lease
 
-NOTES = {"progress", "log"}
+NOTES = {"progress", "log", "deleted"}
 HEAD_FIELDS = {"kind", "at", "worker"}
 #: Options of a message that say where it comes from.
 ORIGIN = ("tenant", "parent_id")

@@ -52,7 +52,7 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
         *("lapses", *LETTER_KEYS, "attempts"),
     ),
-    "discard": LETTER_KEYS,
+    "discard": (*LETTER_KEYS, "events"),
     "forget": ("finals",),
     "fold": ("events", "folded", "finals", "full"),
     "unfold": ("folded",),
@@ -313,9 +313,9 @@ class Wire:
             raise JobExists(_job_of(reply), unique.key if unique else "")
         return int(reply)
 
-    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
-        """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
-        arguments: list[Argument] = [part for letter in letters for part in letter]
+    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]], about: str) -> int:
+        """Remove dead letters, each with the ms of its death, and tell of it. Returns how many of them were there."""
+        arguments: list[Argument] = [about, *[part for letter in letters for part in letter]]
         return int(self._scripts.call(Call("discard", self._constants["discard", queue], arguments)))
 
     def claim(self, queue: str, count: int, *, for_ms: int) -> list[bytes]:

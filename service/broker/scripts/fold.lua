@@ -40,6 +40,9 @@ local function with(parts, part)
     local last = parts[#parts]
     if part.kind == "replayed" or not last then
         return { part }
+    elseif part.kind == "deleted" then
+        parts[#parts + 1] = part
+        return parts
     elseif is_over(last) then
         return parts -- it is never left
     end
