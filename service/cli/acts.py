@@ -2,6 +2,7 @@
 
 import argparse
 import getpass
+import logging
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from uuid import uuid4
 
 from service.cli.failure import CommandFailed
 from service.errors import CallboardError, HistoryUnavailable
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -57,7 +60,10 @@ def audited(what: str, *, why: str = "", filter: Any = None) -> Generator[Done]:
             try:
                 log.end(number, status, count=done.count)
             except HistoryUnavailable as error:
-                raise CommandFailed(f"It was done, and its end can't be written into the audit log: {error}") from error
+                said = f"its end can't be written into the audit log: {error}"
+                if status == 200:
+                    raise CommandFailed(f"It was done, and {said}") from error
+                logger.error("It failed, and %s", said)  # why it failed is told after this
     finally:
         engine.dispose()
 
