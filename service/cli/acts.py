@@ -1,9 +1,7 @@
 """Acts of the command line in the audit log, as `cli:USER`."""
 
 import argparse
-import getpass
 import logging
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from service.cli.failure import CommandFailed
+from service.cli.who import user
 from service.errors import CallboardError, HistoryUnavailable
 
 logger = logging.getLogger(__name__)
@@ -21,14 +20,6 @@ class Done:
     """What an act says of itself when it is done."""
 
     count: int | None = None
-
-
-def user() -> str:
-    """Return the user of this machine, also where it has no name."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return str(os.getuid())
 
 
 @contextmanager

@@ -4,8 +4,9 @@ import argparse
 from datetime import timedelta
 from typing import Any
 
-from service.cli.acts import audited, user
+from service.cli.acts import audited
 from service.cli.failure import CommandFailed
+from service.cli.who import user
 
 GRACE = "1d"
 

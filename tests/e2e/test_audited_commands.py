@@ -15,7 +15,7 @@ from service.access.keys import KeyStore
 from service.broker import RedisBroker
 from service.broker.outcome import Dead, Failure
 from service.broker.settlement import settlement_of
-from service.cli.acts import user
+from service.cli.who import user
 from service.state.database import engine_for
 from tests.e2e.conftest import BIN, Service
 from tests.jobs import send
