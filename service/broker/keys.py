@@ -140,6 +140,11 @@ class Keys:
         return self._key("outgoing")
 
     @property
+    def relaying(self) -> str:
+        """String with an expiry: the worker process that takes what is outgoing to its queues."""
+        return self._key("relaying")
+
+    @property
     def progress(self) -> str:
         """Hash: entry to how far its job says it is, JSON. Until it ends."""
         return self._key("progress")

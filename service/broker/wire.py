@@ -401,11 +401,21 @@ class Wire:
         """Note that this, which `outgoing` has returned, is in its own queue now."""
         self._scripts.call(Call("relayed", self._constants["relayed", queue], [MOST_OUTGOING, element]))
 
+    def take_turn(self, queue: str, seconds: float) -> bool:
+        """Say that this process relays what jobs of the queue have sent, unless another one does."""
+        relaying = Keys(self._namespace, queue).relaying
+        return bool(self._client.set(relaying, self._worker_id, nx=True, px=int(seconds * 1000)))
+
+    def end_turn(self, queue: str) -> None:
+        """Let another one relay. Whoever was paused may end another's turn, which repeats work and no message."""
+        self._client.delete(Keys(self._namespace, queue).relaying)
+
     def store(self, nonce: str, follow_up: FollowUp, once_within_seconds: int) -> None:
         """Put what a job has sent on its queue, unless it was put there with this nonce before."""
         own = Keys(self._namespace, follow_up.queue)
-        constant = _constant(self._namespace, follow_up.queue, "enqueue", own.producer(nonce), own.sent(nonce))
-        self._scripts.call(Call("enqueue", constant, [1, once_within_seconds, follow_up.row]))
+        # All relays are one producer: what is sent is known by its nonce, which needs one key and not two.
+        constant = _constant(self._namespace, follow_up.queue, "enqueue", own.producer("relay"), own.sent(nonce))
+        self._scripts.call(Call("enqueue", constant, [nonce, once_within_seconds, follow_up.row]))
 
     def purge(self, queue: str) -> None:
         """Drop everything of a queue but its history."""

@@ -85,7 +85,7 @@ class Deaths(Middleware):
 
 def _call(broker: RedisBroker, callback: Actor[..., Any], letter: DeadLetter) -> None:
     told = letter.to_dict()
-    # The callback's own payload is shown wherever a job is: what it does not mark as personal, it gets as people may see it.
+    # The callback's own payload is shown wherever a job is: what it does not mark as personal, it gets as it is shown.
     shown = letter.shown(broker.get_actor(letter.function))
     told |= {name: value for name, value in shown.items() if not may_hold_personal(callback, name)}
     try:
