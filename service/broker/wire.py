@@ -79,6 +79,8 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("dead", "dead_messages", "dead_letters", "unique", "restored"),
     ),
     "remember": ("once", "once_until"),
+    "point": (),
+    "holder": ("once", "leases", "deadlines"),
 }
 MOST_PRODUCERS = 1000
 MOST_FORGOTTEN = 1000
@@ -247,6 +249,16 @@ class Wire:
                 arguments += each.packed_follow_ups()
         call = Call("settle", self._constants["settle", queue], arguments)
         return [entry.decode() for entry in self._scripts.call(call)]
+
+    def point(self, lease: Lease, keep_ms: int, instead_of: bytes = b"") -> bytes | None:
+        """Let a key that is one for all queues count in a delivery's queue. Returns the pointer that forbids it."""
+        pointer = Keys(self._namespace, lease.queue).once_pointer(lease.key)
+        constant = _constant(self._namespace, lease.queue, "point", pointer)
+        return self._scripts.call(Call("point", constant, [lease.token, keep_ms, instead_of]))
+
+    def holder(self, queue: str, key: str) -> bytes | None:
+        """Return who has a key in a queue, as holder.lua says. The queue may be one of another release."""
+        return self._scripts.call(Call("holder", _constant(self._namespace, queue, "holder"), [key]))
 
     def renew(self, queue: str, leases: Sequence[Lease], *, lease_ms: int) -> tuple[list[str], list[str]]:
         """Extend leases. Returns the entries that this process does not hold any more, and those that are cancelled."""
