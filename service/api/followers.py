@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from service.api.leaving import Leaving
 from service.api.lines import Line
 from service.errors import CallboardError, ServiceBusy
-from service.state.following import Followed, Mark, Step
+from service.state.following import Followed
 from service.state.history import History
 from service.state.states import is_final
+from service.state.step import Mark, Step
 
 LOOK_SECONDS = 0.5
 #: Sent where nothing else is: so that proxies keep the connection, and a client that has gone is noticed.
@@ -68,7 +69,9 @@ class Followers:
                 steps, follower.steps = follower.steps, []
                 follower.woken.clear()
                 yield steps
-                if steps and (last := steps[-1].state) is not None and is_final(last):
+                # What a job has logged may come behind its end.
+                states = [step.state for step in steps if step.state is not None]
+                if states and is_final(states[-1]):
                     return
         finally:
             self._followers.discard(follower)

@@ -60,13 +60,19 @@ def kept_ms(options: Mapping[str, Any]) -> int:
 
 
 def duplicate(lease: Lease, actor: str, record: bytes, options: Mapping[str, Any]) -> Settlement:
-    """End a job as the first one of its key has ended, without a run. `record` is `done|failed UNTIL JOB_ID EVENT`."""
-    word, _, _, event = record.decode(errors="replace").split(" ", 3)
+    """End a job as the first one of its key has ended, without a run.
+
+    `record` is `done|failed UNTIL JOB_ID EVENT` and, after a line break, JSON with tenant and parent of this job.
+    """
+    text, _, own = record.decode(errors="replace").partition("\n")
+    word, _, _, event = text.split(" ", 3)
     first: dict[str, str] = json.loads(event)
+    origin: dict[str, str] = json.loads(own)
     if word == "failed":
         reason = Reason(first.get("reason", Reason.FAILED))
-        event = events.settled(lease, "dead", actor, reason=reason, error=first["error"], skipped="true")
+        event = events.ended(lease, "dead", actor, reason=reason, error=first["error"], skipped="true", **origin)
         return dead(lease, actor, Failure(**json.loads(first["error"])), reason)._replace(event=event)
     answer = options.get("duplicate_result", FIRST_RESULT)
     result = first["result"] if answer is FIRST_RESULT else succeeded(answer).result
-    return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result, skipped="true"))
+    event = events.ended(lease, "succeeded", actor, result=result, skipped="true", **origin)
+    return Settlement(lease, "done", event)

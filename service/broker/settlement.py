@@ -50,7 +50,7 @@ def settlement_of(delivery: Delivery) -> Settlement:  # noqa: PLR0911 - one for 
         delivery.outcome = Dead(failure) if failure else Succeeded("null")
     match delivery.outcome:
         case Succeeded(result):
-            event = events.settled(lease, "succeeded", actor, result=result, **_origin_of(delivery))
+            event = events.ended(lease, "succeeded", actor, result=result, **_origin_of(delivery))
             return Settlement(lease, "done", event, follow_ups=tuple(delivery.follow_ups.all))
         case Cancelled(failure):
             return cancelled(lease, actor, failure, **_origin_of(delivery))
@@ -79,13 +79,13 @@ def _origin_of(delivery: Delivery) -> dict[str, str]:
 
 def dead(lease: Lease, actor: str, failure: Failure, reason: Reason, message: bytes = b"", **origin: str) -> Settlement:
     """The entry becomes a dead letter: with the bytes that are stored, or with other ones."""
-    event = events.settled(lease, "dead", actor, reason=reason, error=failure.to_json(), **origin)
+    event = events.ended(lease, "dead", actor, reason=reason, error=failure.to_json(), **origin)
     return Settlement(lease, "dead", event, _lines(failure, message))
 
 
 def cancelled(lease: Lease, actor: str, failure: Failure = BY_ITSELF.failure, **origin: str) -> Settlement:
     """The entry is cancelled: where somebody has asked for that, with what he has said."""
-    return Settlement(lease, "cancelled", events.settled(lease, "cancelled", actor, error=failure.to_json(), **origin))
+    return Settlement(lease, "cancelled", events.ended(lease, "cancelled", actor, error=failure.to_json(), **origin))
 
 
 def _lines(failure: Failure, rest: bytes) -> bytes:

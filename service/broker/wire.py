@@ -52,7 +52,7 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
         *("lapses", *LETTER_KEYS, "attempts"),
     ),
-    "discard": LETTER_KEYS,
+    "discard": (*LETTER_KEYS, "events"),
     "forget": ("finals",),
     "fold": ("events", "folded", "finals", "full"),
     "unfold": ("folded",),
@@ -325,9 +325,9 @@ class Wire:
             raise JobExists(_job_of(reply), unique.key if unique else "")
         return int(reply)
 
-    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
-        """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
-        arguments: list[Argument] = [part for letter in letters for part in letter]
+    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]], about: str) -> int:
+        """Remove dead letters, each with the ms of its death, and tell of it. Returns how many of them were there."""
+        arguments: list[Argument] = [about, *[part for letter in letters for part in letter]]
         return int(self._scripts.call(Call("discard", self._constants["discard", queue], arguments)))
 
     def claim(self, queue: str, count: int, *, for_ms: int) -> list[bytes]:
@@ -461,7 +461,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
     while end < len(packed):
         start = packed.index(b"\n", end) + 1
         words = packed[end : start - 1].decode(errors="replace").split(" ", 7)
-        length, lapses, entry, _, created, attempt, most, named = words
+        length, lapses, entry, score, created, attempt, most, named = words
         actor, _, key = named.partition("\t")
         end = start + int(length)
         lease = Lease(
@@ -475,6 +475,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
             int(most),
             key,
             lapses == "=",
+            int(score) >> 49,
         )
         yield lease, actor, packed[start:end]
         token += 1

@@ -57,7 +57,7 @@ class Retention:
             except OSError as error:
                 logger.error("Dead letters can't be archived, and stay: %s", error, extra={"queue": queue})
                 return 0
-        removed = self._letters.discard(queue, going)
+        removed = self._letters.discard(queue, going, by="retention", why="by age or count")
         fields = {"queue": queue, "number": removed, "archived": self._archive is not None}
         logger.info("Dead letters were removed by age or count", extra=fields)
         return removed
