@@ -59,15 +59,15 @@ def kept_ms(options: Mapping[str, Any]) -> int:
     return int(options.get("idempotency_ttl", DEFAULT_TTL_SECONDS) * 1000)
 
 
-def duplicate(lease: Lease, actor: str, record: bytes, options: Mapping[str, Any]) -> Settlement:
+def duplicate(
+    lease: Lease, actor: str, record: bytes, options: Mapping[str, Any], origin: Mapping[str, str]
+) -> Settlement:
     """End a job as the first one of its key has ended, without a run.
 
-    `record` is `done|failed UNTIL JOB_ID EVENT` and, after a line break, JSON with tenant and parent of this job.
+    `record` is `done|failed UNTIL JOB_ID EVENT`; `origin` has tenant and parent of this job.
     """
-    text, _, own = record.decode(errors="replace").partition("\n")
-    word, _, _, event = text.split(" ", 3)
+    word, _, _, event = record.decode(errors="replace").split(" ", 3)
     first: dict[str, str] = json.loads(event)
-    origin: dict[str, str] = json.loads(own)
     if word == "failed":
         reason = Reason(first.get("reason", Reason.FAILED))
         event = events.ended(lease, "dead", actor, reason=reason, error=first["error"], skipped="true", **origin)

@@ -15,7 +15,7 @@ from dramatiq.actor import Actor
 
 from service.broker.delivery import Delivery
 from service.broker.once import duplicate, is_wide, kept_ms
-from service.broker.settlement import Settlement, left_to_others
+from service.broker.settlement import Settlement, left_to_others, origin_of
 from service.broker.wire import Wire
 from service.queues import QUEUES
 
@@ -59,7 +59,7 @@ class WideKeys:
             wait_ms = min(max((lease.started_ms - lease.created_ms) // 4, LEAST_WAIT_MS), MOST_WAIT_MS)
             self._settle(left_to_others(lease, delivery.actor_name, delivery.encode(), wait_ms))
         else:
-            self._settle(duplicate(lease, delivery.actor_name, found, actor.options))
+            self._settle(duplicate(lease, delivery.actor_name, found, actor.options, origin_of(delivery)))
         return False
 
     def _take(self, delivery: Delivery, options: dict[str, Any]) -> bytes | None:
