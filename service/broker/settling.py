@@ -48,7 +48,8 @@ class Settling(Sending):
 
     @cached_property
     def relay(self) -> Relay:
-        return Relay(self.wire.outgoing, self._store, self.wire.remove_outgoing)
+        wire = self.wire
+        return Relay(wire.outgoing, self._store, wire.remove_outgoing, wire.take_turn, wire.end_turn)
 
     def _store(self, nonce: str, follow_up: FollowUp) -> None:
         self.wire.store(nonce, follow_up, ONCE_WITHIN_SECONDS)
