@@ -81,7 +81,7 @@ async def get_job(
     if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
     if wait and not found.is_terminal:
-        await waits.for_end(found.job_id, found.queue, wait)
+        await waits.for_end(found.job_id, found.queue, wait, request.receive)
         found = await lines.reads.run(_find, history, found.job_id, caller) or found
     return found
 

@@ -84,7 +84,7 @@ def _find(history: History, job_id: UUID, caller: Caller) -> Story | None:
     snapshot = history.find(job_id)
     if snapshot is None or not caller.may_see(snapshot.tenant):
         return None
-    return history.story_of(snapshot, MOST_CHILDREN)
+    return history.story_of(snapshot, MOST_CHILDREN, caller.tenant)
 
 
 def _timeline(broker: RedisBroker, story: Story) -> Timeline:

@@ -38,6 +38,8 @@ from service.queues import QUEUES
 CHUNK = 100
 #: Letters that one page looks at: where the filter fits few of many, it comes back with less and a cursor.
 MOST_LOOKED_AT = 10_000
+#: In the place of an entry: all that died in one millisecond stand before it.
+BEHIND_ALL = b"\xff"
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class Filter:
     """Which dead letters are meant: all that fit every field that is given. `since` <= time of death <= `until`.
 
     error_type: the whole name, or its last part: `SMTPDataError` for `smtplib.SMTPDataError`.
+    tenant: for whom the job works.
     """
 
     queue: str | None = None
@@ -65,14 +68,19 @@ class Filter:
     error_type: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    tenant: str | None = None
 
-    def fits(self, letter: DeadLetter) -> bool:
-        """Say whether a letter of a fitting queue and time is meant."""
+    def fits_record(self, letter: DeadLetter) -> bool:
+        """Say whether a letter of a fitting queue and time may be meant, read without its message."""
         return (
             self.function in (None, letter.function)
             and self.reason in (None, letter.reason)
             and self.error_type in (None, letter.error["type"], letter.error["type"].rpartition(".")[2])
         )
+
+    def fits_message(self, letter: DeadLetter) -> bool:
+        """Say whether a letter whose record fits is meant."""
+        return self.tenant in (None, letter.tenant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +135,13 @@ class DeadLetters:
             for place, letter in self._walk(where, after):
                 if len(found) == limit or looked_at == MOST_LOOKED_AT:
                     return Page(found, _cursor(last) if last else None)
-                looked_at, last = looked_at + 1, place
+                looked_at += 1
                 if letter:
                     found.append(letter)
+                    last = place
+                elif not found:
+                    # The cursor names no job that the filter leaves out: it may be another tenant's.
+                    last = place._replace(entry=BEHIND_ALL)
         return Page(found, None)
 
     def get(self, job_id: str) -> DeadLetter | None:
@@ -285,14 +297,15 @@ class DeadLetters:
             meant = {place for queue, own in by_queue.items() for place in self._meant(where, queue, own)}
             for place in chunk:
                 # The messages one by one, since each may be long.
-                yield place, self._read(place.queue, [place.entry])[0] if place in meant else None
+                letter = self._read(place.queue, [place.entry])[0] if place in meant else None
+                yield place, letter if letter and where.fits_message(letter) else None
 
     def _meant(self, where: Filter, queue: str, places: list[_Place]) -> Iterator[_Place]:
         key = Keys(self._broker.namespace, queue).dead_letters
         records: list[bytes | None] = self._broker.client.hmget(key, [place.entry for place in places])
         for place, record in zip(places, records, strict=True):
             letter = _letter(queue, place.entry, record, b"")
-            if letter and where.fits(letter):
+            if letter and where.fits_record(letter):
                 yield place
 
     def _places(self, queue: str, least: int, most: int, oldest_first: bool) -> Iterator[_Place]:

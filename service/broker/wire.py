@@ -79,6 +79,8 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("dead", "dead_messages", "dead_letters", "unique", "restored"),
     ),
     "remember": ("once", "once_until"),
+    "point": (),
+    "holder": ("once", "leases", "deadlines"),
 }
 MOST_PRODUCERS = 1000
 MOST_FORGOTTEN = 1000
@@ -248,6 +250,16 @@ class Wire:
         call = Call("settle", self._constants["settle", queue], arguments)
         return [entry.decode() for entry in self._scripts.call(call)]
 
+    def point(self, lease: Lease, keep_ms: int, instead_of: bytes = b"") -> bytes | None:
+        """Let a key that is one for all queues count in a delivery's queue. Returns the pointer that forbids it."""
+        pointer = Keys(self._namespace, lease.queue).once_pointer(lease.key)
+        constant = _constant(self._namespace, lease.queue, "point", pointer)
+        return self._scripts.call(Call("point", constant, [lease.token, keep_ms, instead_of]))
+
+    def holder(self, queue: str, key: str) -> bytes | None:
+        """Return who has a key in a queue, as holder.lua says. The queue may be one of another release."""
+        return self._scripts.call(Call("holder", _constant(self._namespace, queue, "holder"), [key]))
+
     def renew(self, queue: str, leases: Sequence[Lease], *, lease_ms: int) -> tuple[list[str], list[str]]:
         """Extend leases. Returns the entries that this process does not hold any more, and those that are cancelled."""
         args: list[Argument] = [lease_ms]
@@ -401,11 +413,21 @@ class Wire:
         """Note that this, which `outgoing` has returned, is in its own queue now."""
         self._scripts.call(Call("relayed", self._constants["relayed", queue], [MOST_OUTGOING, element]))
 
+    def take_turn(self, queue: str, seconds: float) -> bool:
+        """Say that this process relays what jobs of the queue have sent, unless another one does."""
+        relaying = Keys(self._namespace, queue).relaying
+        return bool(self._client.set(relaying, self._worker_id, nx=True, px=int(seconds * 1000)))
+
+    def end_turn(self, queue: str) -> None:
+        """Let another one relay. Whoever was paused may end another's turn, which repeats work and no message."""
+        self._client.delete(Keys(self._namespace, queue).relaying)
+
     def store(self, nonce: str, follow_up: FollowUp, once_within_seconds: int) -> None:
         """Put what a job has sent on its queue, unless it was put there with this nonce before."""
         own = Keys(self._namespace, follow_up.queue)
-        constant = _constant(self._namespace, follow_up.queue, "enqueue", own.producer(nonce), own.sent(nonce))
-        self._scripts.call(Call("enqueue", constant, [1, once_within_seconds, follow_up.row]))
+        # All relays are one producer: what is sent is known by its nonce, which needs one key and not two.
+        constant = _constant(self._namespace, follow_up.queue, "enqueue", own.producer("relay"), own.sent(nonce))
+        self._scripts.call(Call("enqueue", constant, [nonce, once_within_seconds, follow_up.row]))
 
     def purge(self, queue: str) -> None:
         """Drop everything of a queue but its history."""

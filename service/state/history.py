@@ -118,14 +118,14 @@ class History:
         with self._postgresql.around():
             return count_jobs(self._engine, wanted)
 
-    def story_of(self, job: Snapshot, most_children: int) -> Story:
-        """Return all that is stored of a job. Raises HistoryUnavailable."""
+    def story_of(self, job: Snapshot, most_children: int, tenant: str | None = None) -> Story:
+        """Return all that is stored of a job; of its children those of a tenant, or all. Raises HistoryUnavailable."""
         with self._postgresql.around():
             return Story(
                 job,
                 timeline_of(self._engine, job.job_id),
                 message_fields_of(self._engine, job.job_id),
-                list_jobs(self._engine, Filter(parent_id=job.job_id), limit=most_children).jobs,
+                list_jobs(self._engine, Filter(parent_id=job.job_id, tenant=tenant), limit=most_children).jobs,
             )
 
     def steps_since(self, seen: Mapping[Followed, Mark]) -> dict[UUID, list[Step]]:

@@ -16,6 +16,7 @@ from dramatiq.actor import Actor
 from sqlalchemy import Engine, text
 
 from service.broker import RedisBroker
+from service.broker.once import is_wide
 from service.broker.restoring import MOST_BYTES, MOST_ROWS, Lost, Restored, Restoring
 from service.queues import QUEUES
 from service.state.database import reaching
@@ -180,6 +181,9 @@ class Rebuild:
                 if free:
                     kept = len(free) if self._dry_run else self._restoring.remember(queue, free)
                     self.report.keys[queue] += kept
+                wide = {row["key"] for row in rows if is_wide(self._actor(row["type"]))}
+                if wide and not self._dry_run:
+                    self._restoring.point(queue, [key for key in free if key.key in wide])
 
     def _give_up(self, row: Row, why: str) -> None:
         one = NotRestored(str(row["job_id"]), row["queue"], State(row["state"]), why)

@@ -166,6 +166,21 @@ def test_a_key_stays_taken_by_the_job_that_has_succeeded(world: World, start_wor
     assert world.row(first).attempt == 1
 
 
+def test_a_key_for_all_queues_is_taken_again_in_all(world: World) -> None:
+    world.broker.get_actor("t.act").options["idempotency_scope"] = "global"
+    world.send(idempotency_key="k")
+    [delivery] = world.fetch()
+    world.settle(delivery, Succeeded('{"a": 1}'))
+    world.project()
+    world.lose_all()
+    assert world.rebuild().keys == {QUEUE: 1}
+    other = world.send(queue="default", idempotency_key="k")
+    assert world.broker.fetch("default", 1)[0] == [], "it is no other queue's"
+    world.broker.settler.start()
+    assert world.broker.settler.close(10)
+    assert (world.record(other)["state"], world.record(other)["result"]) == ("succeeded", '{"a": 1}')
+
+
 def test_a_unique_key_is_taken_again_unless_somebody_else_has_it_now(world: World) -> None:
     job_id = world.send(unique_key="u")
     world.project()
