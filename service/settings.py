@@ -126,6 +126,14 @@ class Settings(BaseSettings):
         "A folder: what age or count removes is first appended to a file of the day there, one JSON object a line.",
         "/var/lib/callboard/dead-letters",
     )
+    audit_days: float | None = _setting(
+        None,
+        "CALLBOARD_AUDIT_DAYS",
+        "How long a line of the audit log is kept. The projector removes older ones. Left out, none is removed.",
+        "730",
+        ge=1,
+        le=36_500,
+    )
     history_succeeded_days: float = _setting(
         7.0,
         "CALLBOARD_HISTORY_SUCCEEDED_DAYS",

@@ -3,14 +3,13 @@
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
-from starlette._utils import get_route_path
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access.scopes import ANYBODY, Caller
 from service.api.problems import answer_of, problem
 from service.api.routes import Page, Rule
-from service.api.rules import READING, Rules
+from service.api.rules import READING, Rules, path_of
 from service.errors import CallboardError, MissingScope, NotForTenants
 
 
@@ -51,7 +50,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = get_route_path(scope)
+        path = path_of(scope)
         rules = self._rules.of(scope["method"], path)
         if not rules:
             await self._refuse(path)(scope, receive, send)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from dramatiq.actor import Actor
 
+from service.broker.events import origin_of
 from service.broker.messages import decode_fields
 from service.broker.outcome import Reason, storable, storable_json
 from service.errors import UnreadableMessage
@@ -56,6 +57,11 @@ class DeadLetter:
     def message(self) -> bytes:
         """The message as it is encoded, without its header."""
         return split_header(self.stored)[1]
+
+    @property
+    def tenant(self) -> str | None:
+        """For whom the job works: as its message says, which every death leaves as it is."""
+        return origin_of(self.message).get("tenant")
 
     @property
     def priority(self) -> int | None:

@@ -18,6 +18,7 @@ from service.broker.presence import Presence
 from service.broker.pulse import Pulse
 from service.broker.settlement import cancelled
 from service.broker.settling import Settling
+from service.broker.wide_keys import WideKeys
 from service.broker.worker_life import WorkerLife
 from service.settings import Settings
 
@@ -32,7 +33,7 @@ class Working(Settling):
 
     of_one_process: ClassVar[tuple[str, ...]] = (
         *Settling.of_one_process,
-        *("intake", "link", "cancellations", "presence"),
+        *("intake", "wide_keys", "link", "cancellations", "presence"),
     )
 
     def __init__(self, settings: Callable[[], Settings], middleware: list[Middleware]) -> None:
@@ -48,6 +49,10 @@ class Working(Settling):
     @cached_property
     def intake(self) -> Intake:
         return Intake(self.find_actor, self.settler.add, self._settings().unknown_actor_seconds)
+
+    @cached_property
+    def wide_keys(self) -> WideKeys:
+        return WideKeys(self.wire, self.find_actor, self.settler.add)
 
     @cached_property
     def link(self) -> Link:
@@ -118,7 +123,7 @@ class Working(Settling):
             self.obituaries.wake()
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
         opened = [self.intake.open(*message) for message in fetched.messages]
-        deliveries = [delivery for delivery in opened if delivery]
+        deliveries = self.wide_keys.admitted([delivery for delivery in opened if delivery])
         if self.holdings[queue].has_cancelled:
             deliveries = self._without_cancelled(queue, deliveries)
         if fetched.messages and not deliveries:

@@ -70,6 +70,7 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--error-type", metavar="TYPE", help="such as SMTPDataError or smtplib.SMTPDataError")
     parser.add_argument("--since", type=_time, metavar="TIME", help="died at or after this, ISO 8601 (UTC if not said)")
     parser.add_argument("--until", type=_time, metavar="TIME", help="died at or before this")
+    parser.add_argument("--tenant", metavar="NAME", help="whose job it was")
 
 
 def _add_who(parser: argparse.ArgumentParser, where: str) -> None:
@@ -128,6 +129,7 @@ def _filter(arguments: argparse.Namespace) -> Any:
         error_type=arguments.error_type,
         since=arguments.since,
         until=arguments.until,
+        tenant=arguments.tenant,
     )
 
 
@@ -147,7 +149,7 @@ def _list(letters: Any, arguments: argparse.Namespace) -> None:
 
 
 def _told(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("queue", "function", "reason", "error_type", "since", "until", "limit", "request")
+    names = ("queue", "function", "reason", "error_type", "since", "until", "tenant", "limit", "request")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 

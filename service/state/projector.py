@@ -210,7 +210,7 @@ def run_projector(settings: Settings, stop: Flag) -> None:
 
     settings.require_redis_url()
     engine = engine_for(settings.require_database_url())
-    pruning = Pruning(policies_of(settings))
+    pruning = Pruning(policies_of(settings), settings.audit_days)
     findings = Findings()
     projector = Projector(
         broker,

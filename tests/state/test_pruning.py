@@ -175,3 +175,20 @@ def test_a_partition_is_not_waited_for_while_a_report_reads(engine: Engine, monk
         report.rollback()
         connection.rollback()
         assert last.day in {one.day for one in partitions.make_ahead(connection, NOW.date())}
+
+
+def test_lines_of_the_audit_log_go_by_age_where_that_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning, "CHUNK", 2)
+    line = "INSERT INTO callboard_audit (begun_at, who, what, why, request_id) VALUES (:at, 'a', 'b', '', 'c')"
+    with engine.connect() as connection:
+        connection.execute(text(line), [{"at": days_ago(days)} for days in (40, 31, 30.5, 29.5, 0)])
+        connection.commit()
+
+        def kept(audit_days: float | None) -> int:
+            pruner = Pruning(KEEP, audit_days)
+            while pruner.step(connection, NOW):
+                pass
+            return int(connection.execute(text("SELECT count(*) FROM callboard_audit")).scalar_one())
+
+        assert kept(None) == 5
+        assert kept(30) == 2

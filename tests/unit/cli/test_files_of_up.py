@@ -91,6 +91,9 @@ def test_shells_find_the_modules_that_up_was_started_with(tmp_path, monkeypatch)
     write_env_file(path, ADDRESSES, {"PYTHONPATH": "/x:shop", "CALLBOARD_ACTORS": "shopjobs"})
     # The shell may be in another folder.
     assert subprocess.check_output(shell, env={}, cwd="/", text=True) == f"/x:{tmp_path}/shop shopjobs\n"
+    write_env_file(path, ADDRESSES, {"CALLBOARD_SCHEDULES": "shop.plans:SCHEDULES"})
+    shell[2] = '. "$0"; echo "$CALLBOARD_SCHEDULES"'
+    assert subprocess.check_output(shell, env={}, text=True) == "shop.plans:SCHEDULES\n"
     write_env_file(path, ADDRESSES, {"PYTHONPATH": ""})
     assert "PYTHONPATH" not in path.read_text()
 
