@@ -4,8 +4,9 @@ import argparse
 from datetime import timedelta
 from typing import Any
 
-from service.cli.acts import audited, user
+from service.cli.acts import audited
 from service.cli.failure import CommandFailed
+from service.cli.who import user
 
 GRACE = "1d"
 
@@ -78,7 +79,7 @@ def _create(store: Any, arguments: argparse.Namespace) -> None:
             burst=arguments.burst,
         )
         done.count = 1
-    _show_once(key, token)
+        _show_once(key, token)
 
 
 def _list(store: Any, arguments: argparse.Namespace) -> None:
@@ -93,11 +94,13 @@ def _rotate(store: Any, arguments: argparse.Namespace) -> None:
     with audited("keys rotate", why=arguments.why, filter={"key": arguments.key}) as done:
         rotated = store.rotate(arguments.key, arguments.grace)
         done.count = 0 if rotated is None else 1
+        if rotated is not None:
+            key, token = rotated
+            _show_once(key, token)
+            until = f"{key.previous_until:%Y-%m-%d %H:%M:%S}"
+            print(f"The old secret works until {until} UTC; one before that works no longer.")
     if rotated is None:
         raise CommandFailed(f"There is no key {arguments.key!r} that could be rotated")
-    key, token = rotated
-    _show_once(key, token)
-    print(f"The old secret works until {key.previous_until:%Y-%m-%d %H:%M:%S} UTC; one before that works no longer.")
 
 
 def _revoke(store: Any, arguments: argparse.Namespace) -> None:
@@ -110,6 +113,7 @@ def _revoke(store: Any, arguments: argparse.Namespace) -> None:
 
 
 def _show_once(key: Any, token: str) -> None:
+    # Before the act's line is completed: were that to fail, nobody would ever see the secret.
     print(_line(key))
     print(f"\n  {token}\n\nThis is shown once: only its hash is stored.")
 

@@ -210,7 +210,7 @@ def test_what_was_missed_is_shown(api: Api, broker: RedisBroker) -> None:
 def test_a_name_is_given_once(api: Api) -> None:
     assert create(api, cron="* * * * *").status == 201
     again = create(api, cron="0 * * * *")
-    assert (again.status, again.body["type"]) == (409, "urn:callboard:problem:schedule-conflict")
+    assert (again.status, again.body["type"]) == (409, "urn:callboard:problem:conflict")
     assert create(api, "in-code", cron="* * * * *").status == 409
 
 
