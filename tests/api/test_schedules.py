@@ -296,7 +296,7 @@ def test_a_pause_survives_an_emptied_redis(api: Api, broker: RedisBroker, engine
 
 def test_a_tenant_sees_and_touches_its_own_alone(serve_book: Callable[..., Api]) -> None:
     def of(tenant: str) -> Api:
-        async def authenticate(_scope: Any) -> Caller:
+        async def authenticate(scope: Any, *, again: bool = False) -> Caller:
             return Caller(tenant, frozenset({Scope.READ, Scope.OPERATE}), "key", tenant)
 
         return serve_book(authenticate=authenticate)
