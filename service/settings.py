@@ -240,7 +240,7 @@ class Settings(BaseSettings):
         "CALLBOARD_API_RATE_PER_SECOND",
         "How many requests a second each key may make to one API process, where the key says nothing else.",
         "100",
-        gt=0,
+        ge=0.001,
         le=1_000_000,
     )
     api_rate_burst: int | None = _setting(

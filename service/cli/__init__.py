@@ -73,7 +73,11 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 78 for a wrong setting, 2 for a wrong command line."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    for argument in sys.argv[1:] if argv is None else argv:
+        if not _is_text(argument):
+            parser.error(f"{argument!r} is not in the encoding of this shell")
+    arguments = parser.parse_args(argv)
     # Actors and schedules may be modules of the directory that the command is started in, as for `dramatiq`.
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
@@ -93,6 +97,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _is_text(argument: str) -> bool:
+    """Whether an argument can be sent and stored: Python keeps bytes that are none as halves of surrogate pairs."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,6 +9,8 @@ from service.cli.failure import CommandFailed
 from service.cli.who import user
 
 GRACE = "1d"
+#: The database knows no time after the year 294276, and Python none after 9999.
+LONGEST = timedelta(days=36_500)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -131,9 +133,12 @@ def _time(text: str) -> timedelta:
     from service.errors import DeclarationError
 
     try:
-        return timedelta(seconds=seconds_of(text, "it"))
+        time = timedelta(seconds=seconds_of(text, "it"))
     except (DeclarationError, OverflowError):
         raise argparse.ArgumentTypeError('must be a time such as "12h" or "90d"') from None
+    if time > LONGEST:
+        raise argparse.ArgumentTypeError(f"must be {LONGEST.days} days at most")
+    return time
 
 
 def _grace(text: str) -> timedelta:
@@ -142,8 +147,8 @@ def _grace(text: str) -> timedelta:
 
 def _rate(text: str) -> float:
     rate = float(text)
-    if not 0 < rate <= 1_000_000:
-        raise argparse.ArgumentTypeError("must be over 0")
+    if not 0.001 <= rate <= 1_000_000:
+        raise argparse.ArgumentTypeError("must be 0.001 to 1000000")
     return rate
 
 
