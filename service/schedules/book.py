@@ -97,11 +97,8 @@ class ScheduleBook:
         return self._page(name, row, self._states.read(name).state, self._now(), count)
 
     def runs(self, name: str) -> list[dict[str, Any]]:
-        """Return its newest jobs, as the database knows them. Raises UnknownSchedule."""
-        row = self._row(name)
-        # Not those of a deleted one that had its name, and maybe another tenant.
-        since = None if row is None else row.created_at
-        return self._ledger.runs_of(name, MOST_STORED_RUNS, since) if self._ledger else []
+        """Return its newest jobs, as the database knows them."""
+        return self._ledger.runs_of(name, MOST_STORED_RUNS) if self._ledger else []
 
     def preview(self, schedule: Schedule, count: int, after: datetime | None = None) -> list[datetime]:
         """Return the next due times that a schedule would have."""

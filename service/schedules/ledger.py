@@ -65,11 +65,9 @@ class Ledger:
         except ValueError:
             return None
 
-    def runs_of(self, name: str, most: int, since: datetime | None = None) -> list[dict[str, Any]]:
-        """Return the newest jobs of a schedule, claimed from a time on: scheduled_for, job_id, kind, sent_at."""
+    def runs_of(self, name: str, most: int) -> list[dict[str, Any]]:
+        """Return the newest jobs of a schedule: scheduled_for, job_id, kind, sent_at."""
         wanted = select(runs.c.scheduled_for, runs.c.job_id, runs.c.kind, runs.c.sent_at).where(runs.c.name == name)
-        if since is not None:
-            wanted = wanted.where(runs.c.claimed_at >= since)
         with self._pause.around(), reaching(self._engine, WAIT_SECONDS), self._engine.connect() as connection:
             rows = connection.execute(wanted.order_by(runs.c.scheduled_for.desc()).limit(most)).mappings()
             return [dict(row) for row in rows]
