@@ -30,6 +30,9 @@ def count(data, sent_at=None):
 
 
 job = dramatiq.actor(count, broker=broker, queue_name="default", actor_name="cost.count")
+wide_job = dramatiq.actor(
+    count, broker=broker, queue_name="default", actor_name="cost.wide", idempotency_scope="global"
+)
 
 
 def redis_seconds():
@@ -73,6 +76,15 @@ drain_keyed.prepare = lambda: broker.send_many(
 )
 
 
+def drain_wide(_):
+    drain(_)
+
+
+drain_wide.prepare = lambda: broker.send_many(
+    [wide_job.message_with_options(args=(DATA,), idempotency_key=f"cost:{number}") for number in range(JOBS)]
+)
+
+
 def send(_):
     for _ in range(JOBS):
         job.send(DATA)
@@ -105,5 +117,7 @@ if __name__ == "__main__":
         measure("drain, one process of 8 threads", drain)
         drain.worker.stop()
         measure("drain, each with a key of its own", drain_keyed)
+        drain.worker.stop()
+        measure("drain, each with one for all queues", drain_wide)
         drain.worker.stop()
     broker.client.flushall()

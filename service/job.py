@@ -23,7 +23,7 @@ from service.broker import broker
 from service.broker.cancelled import Cancelled
 from service.broker.lost import LeaseLost
 from service.broker.message_checks import INHERITED, MOST_CHARACTERS
-from service.broker.once import FIRST_RESULT, check_key
+from service.broker.once import FIRST_RESULT, Scope, check_key
 from service.broker.outgoing import collect, send_at_once
 from service.durations import seconds_of
 from service.errors import (
@@ -198,6 +198,7 @@ def job(
     max_payload_bytes: int | None = None,
     idempotency_key: str | Callable[[dict[str, Any]], str | None] | None = None,
     idempotency_ttl: str | float | None = None,
+    idempotency_scope: Scope = "queue",
     duplicate_result: Any = FIRST_RESULT,
     remember_failure: bool = False,
     unique: Unique | None = None,
@@ -230,6 +231,8 @@ def job(
         this actor that has ended, and each waits for a round trip.
     idempotency_key: of jobs with the same key in a queue, one takes effect. A text with fields of the payload in
         braces, such as `email:{to}:{ref_id}`, or a function of the payload's JSON. No key where a field is None.
+    idempotency_scope: whether a key counts in the actor's queue, or in all ("global"), among the actors that say so:
+        then each start takes a round trip more, and who meets a job of another queue looks again after 1 to 15 s.
     idempotency_ttl: for how long after its success a key's further jobs are duplicates: seconds, or text such as "24h".
     duplicate_result: the result of duplicates, in place of the first job's own.
     remember_failure: whether a job that has died keeps its key as well: duplicates then die too.
@@ -253,7 +256,8 @@ def job(
         if max_attempts < 1:
             raise DeclarationError(f"{name}: max_attempts={max_attempts} is less than 1, the first run")
         options["max_retries"] = max_attempts - 1
-    keyed = _given(idempotency_ttl=idempotency_ttl, remember_failure=remember_failure or None)
+    scope = None if idempotency_scope == "queue" else idempotency_scope
+    keyed = _given(idempotency_ttl=idempotency_ttl, idempotency_scope=scope, remember_failure=remember_failure or None)
     if duplicate_result is not FIRST_RESULT:
         keyed["duplicate_result"] = duplicate_result
     if keyed and idempotency_key is None:

@@ -2,7 +2,7 @@
 
 A line is written before the act, and completed after it. Where it can't be written nothing is done; where it can't be
 completed (the process died, PostgreSQL went away) it stays without an end, and so says that nobody knows how far the
-act came. Lines are never changed otherwise, nor removed.
+act came. Lines are never changed otherwise. The projector removes old ones where CALLBOARD_AUDIT_DAYS says so.
 """
 
 import json

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from service.broker import RedisBroker
 from service.broker.actor_names import OWN_ACTORS
+from service.broker.once import Scope
 from service.broker.rows import DEFAULT_MAX_DELIVERIES
 from service.errors import shorten
 from service.job import Job
@@ -31,6 +32,7 @@ class ActorPolicy(BaseModel):
     isolation: str
     memory_limit_mb: int | None = None
     idempotency_ttl_seconds: float | None = None
+    idempotency_scope: Scope | None = None
     is_keyed: bool
     is_unique: bool
 
@@ -94,6 +96,7 @@ def _view(broker: RedisBroker, actor: Actor[..., Any]) -> ActorView:
             isolation=options.get("isolation", "thread"),
             memory_limit_mb=options.get("memory_limit_mb"),
             idempotency_ttl_seconds=options.get("idempotency_ttl"),
+            idempotency_scope=options.get("idempotency_scope"),
             is_keyed=bool(typed and typed.key_of),
             is_unique=bool(typed and typed.unique_of),
         ),

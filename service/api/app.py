@@ -32,6 +32,7 @@ from service.api.health import Health
 from service.api.leaving import Leaving
 from service.api.lines import Lines
 from service.api.metrics import Measured, Requests
+from service.api.openapi import PROBLEMS, describe_keys_and_problems
 from service.api.problems import add_problem_handlers
 from service.api.routes import ROUTES, Page
 from service.api.rules import check_all_routes_have_rules
@@ -122,6 +123,7 @@ def build_app(
         version=__version__,
         description="Background jobs: send, follow, repair.",
         redirect_slashes=False,
+        responses=PROBLEMS,
     )
     app.state.broker = broker
     app.state.sender = Sender(broker)
@@ -143,6 +145,7 @@ def build_app(
     for resource in RESOURCES:
         app.include_router(resource.router)
     check_all_routes_have_rules(app, ROUTES)
+    describe_keys_and_problems(app)
     # The last is the outermost: what does not pass the gate is not read, and counted all the same.
     app.add_middleware(Gate, table=dict(ROUTES), authenticate=authenticate, public=public)
     app.add_middleware(Measured, requests=app.state.requests)

@@ -1,12 +1,14 @@
-"""`/dead-letters`: list, look, replay one or many, delete. For who works for all tenants."""
+"""`/dead-letters`: list, look, replay one or many, delete. A key of a tenant sees and touches its own jobs' only."""
 
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from service.access.scopes import Caller
 from service.api.auditing import audited
 from service.api.caller import caller_of
 from service.api.lines import Lines
@@ -37,6 +39,7 @@ class DeadLetterView(BaseModel):
     job_id: str
     function: str
     original_queue: str
+    tenant: str | None = None
     reason: Reason
     failed_at: datetime
     payload: dict[str, Any] | None
@@ -64,12 +67,17 @@ class Which(BaseModel):
     error_type: Annotated[str | None, Field(description="The whole name, or its last part.")] = None
     since: Annotated[AwareDatetime | None, Field(description="Died at this time or later.")] = None
     until: Annotated[AwareDatetime | None, Field(description="Died at this time or before.")] = None
+    tenant: Annotated[str | None, Field(description="Whose job it was. A key of a tenant leaves it out.")] = None
 
-    def filter(self) -> Filter:
-        """The same for the broker. Raises InvalidRequest for a queue that is none."""
+    def filter(self, caller: Caller) -> Filter:
+        """The same for the broker, within what the caller may see. Raises InvalidRequest."""
         if self.queue is not None and self.queue not in QUEUES:
             raise InvalidRequest([("queue", f"is no queue; known queues: {', '.join(QUEUES)}")])
-        return Filter(**{name: getattr(self, name) for name in Which.model_fields})
+        if caller.tenant is not None and self.tenant not in (None, caller.tenant):
+            raise InvalidRequest([("tenant", "this key sees its own tenant's jobs only: leave it out")])
+        given: dict[str, Any] = {name: getattr(self, name) for name in Which.model_fields}
+        given["tenant"] = caller.tenant or self.tenant
+        return Filter(**given)
 
 
 class Listing(Which):
@@ -95,9 +103,20 @@ class ReplayMany(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     filter: Which
+    all: Annotated[bool, Field(description="Needed where the filter is empty: whatever is dead is meant.")] = False
     limit: Annotated[int, Field(ge=1, le=MOST_REPLAYED)] = MOST_REPLAYED
     dry_run: bool = False
     why: Annotated[str, Field(max_length=1000)] = ""
+
+    def where(self, caller: Caller) -> Filter:
+        """Return which are meant. Raises InvalidRequest where that may be more than somebody has thought of."""
+        given = self.filter.model_fields_set
+        if nulls := [name for name in sorted(given) if getattr(self.filter, name) is None]:
+            # What a client wanted to say here has got lost.
+            raise InvalidRequest([(f"filter.{name}", "must not be null: leave it out to mean any") for name in nulls])
+        if not given and not self.all:
+            raise InvalidRequest([("filter", 'is empty: say which, or "all": true beside it')])
+        return self.filter.filter(caller)
 
 
 class Replayed(BaseModel):
@@ -140,7 +159,8 @@ _Key = Annotated[
 async def list_dead_letters(request: Request, asked: Annotated[Listing, Query()]) -> DeadLetterPage:
     """List dead letters. A page may be short where the filter fits few of many."""
     letters, lines = _of(request)
-    page = await lines.reads.run(lambda: letters.page(asked.filter(), cursor=asked.cursor, limit=asked.limit))
+    where = asked.filter(caller_of(request))
+    page = await lines.acts.run(lambda: letters.page(where, cursor=asked.cursor, limit=asked.limit))
     return DeadLetterPage(dead_letters=[_view(request, letter) for letter in page.letters], cursor=page.cursor)
 
 
@@ -154,7 +174,7 @@ async def get_dead_letter(request: Request, job_id: str) -> DeadLetterView:
 async def replay_dead_letters(request: Request, asked: ReplayMany, key: _Key = None) -> ReplayReport:
     """Put up to 1,000 jobs back on their queues. Ask again for the rest."""
     letters, lines = _of(request)
-    where = asked.filter.filter()
+    where = asked.where(caller_of(request))
 
     def act() -> BulkReport:
         return letters.replay_many(
@@ -163,11 +183,12 @@ async def replay_dead_letters(request: Request, asked: ReplayMany, key: _Key = N
             why=asked.why,
             limit=asked.limit,
             dry_run=asked.dry_run,
-            request=key,
+            request=_request_of(caller_of(request), key),
         )
 
     report = await lines.acts.run(act)
-    audited(request, count=0 if asked.dry_run else report.replayed, filter=_told(where))
+    told = {**_told(where), **({"dry_run": True} if asked.dry_run else {})}
+    audited(request, count=0 if asked.dry_run else report.replayed, filter=told)
     counts = [
         Count(queue=queue, function=function, reason=Reason(reason), number=number)
         for (queue, function, reason), number in sorted(report.counts.items())
@@ -189,7 +210,7 @@ async def replay_dead_letter(request: Request, job_id: str, asked: ReplayOne, ke
             why=asked.why,
             payload=asked.payload,
             delay_ms=delay_ms,
-            request=key,
+            request=_request_of(caller_of(request), key),
         )
 
     done = await lines.acts.run(act)
@@ -224,10 +245,16 @@ def _of(request: Request) -> tuple[DeadLetters, Lines]:
     return DeadLetters(request.app.state.broker), request.app.state.lines
 
 
+def _request_of(caller: Caller, key: str | None) -> str | None:
+    # The same key of another tenant is another one; no key of a client holds a slash.
+    return key if key is None or caller.tenant is None else f"{quote(caller.tenant, safe='')}/{key}"
+
+
 async def _find(request: Request, job_id: str) -> DeadLetter:
     letters, lines = _of(request)
-    found = await lines.reads.run(letters.get, job_id)
-    if found is None:
+    # In the line of what needs Redis only: reads of PostgreSQL do not wait for it.
+    found = await lines.acts.run(letters.get, job_id)
+    if found is None or not caller_of(request).may_see(found.tenant):
         raise HTTPException(404, f"Dead letter {shorten(job_id)} not found")
     return found
 
@@ -235,7 +262,8 @@ async def _find(request: Request, job_id: str) -> DeadLetter:
 def _view(request: Request, letter: DeadLetter) -> DeadLetterView:
     broker: RedisBroker = request.app.state.broker
     actor = broker.get_actor(letter.function) if broker.is_named(letter.function) else None
-    return DeadLetterView.model_validate(letter.shown(actor))
+    tenant = {} if letter.tenant is None else {"tenant": letter.tenant}
+    return DeadLetterView.model_validate({**letter.shown(actor), **tenant})
 
 
 def _told(where: Filter) -> dict[str, str]:

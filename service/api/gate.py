@@ -1,28 +1,30 @@
 """The gate: every request passes it before it reaches the router, and nothing of its body is read until it has."""
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Protocol
 
-from starlette._utils import get_route_path
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access.scopes import ANYBODY, Caller
 from service.api.problems import answer_of, problem
 from service.api.routes import Page, Rule
-from service.api.rules import READING, Rules
+from service.api.rules import READING, Rules, path_of
 from service.errors import CallboardError, MissingScope, NotForTenants
 
 
 class Authentication(Protocol):
     """Finds out who a request comes from."""
 
-    def __call__(self, scope: Scope) -> Awaitable[Caller]:
-        """Return the caller. Raises NotAuthenticated, TooManyRequests, KeysUnavailable."""
+    def __call__(self, scope: Scope, *, again: bool = False) -> Awaitable[Caller]:
+        """Return the caller. Raises NotAuthenticated, KeysUnavailable, and TooManyRequests, which counts the request
+        unless it is asked about `again`.
+        """
         ...
 
 
-async def anybody(scope: Scope) -> Caller:
+async def anybody(scope: Scope, *, again: bool = False) -> Caller:
     """Ask nobody: for an application that is served to this machine or to a test only."""
     return ANYBODY
 
@@ -51,7 +53,7 @@ class Gate:
             await send({"type": "websocket.close", "code": 1008})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        path = get_route_path(scope)
+        path = path_of(scope)
         rules = self._rules.of(scope["method"], path)
         if not rules:
             await self._refuse(path)(scope, receive, send)
@@ -63,14 +65,15 @@ class Gate:
             return
         state = scope.setdefault("state", {})
         state["caller"] = caller
+        state["admit_again"] = partial(self._admit, scope, rules, again=True)
         state["is_act"] = scope["method"] not in READING and any(rule.is_audited for rule in rules)
         await self._app(scope, receive, send)
 
-    async def _admit(self, scope: Scope, rules: tuple[Rule, ...]) -> Caller:
+    async def _admit(self, scope: Scope, rules: tuple[Rule, ...], *, again: bool = False) -> Caller:
         asking = [rule for rule in rules if rule.scope is not None and rule.page not in self._public]
         if not asking:
             return Caller("anybody", frozenset())
-        caller = await self._authenticate(scope)
+        caller = await self._authenticate(scope, again=again)
         for rule in asking:
             assert rule.scope
             if not caller.has(rule.scope):

@@ -25,12 +25,15 @@ T = TypeVar("T")
 router = APIRouter(tags=["health"])
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz")
 async def alive() -> dict[str, str]:
     """Answers also while Redis and PostgreSQL are down: a restart would mend neither."""
     return {"status": "alive"}
 
 
+@router.head("/ready", include_in_schema=False)
+@router.head("/readyz", include_in_schema=False)
 @router.get("/ready")
 @router.get("/readyz")
 async def ready(request: Request) -> JSONResponse:

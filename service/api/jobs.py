@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
 from service.access.scopes import Caller
-from service.api.caller import caller_of
+from service.api.caller import caller_of, check_again
 from service.api.job_ids import job_id_of
 from service.api.lines import Lines
 from service.api.waits import LONGEST_WAIT_SECONDS, Waits
@@ -61,6 +61,7 @@ class JobView(BaseModel):
     run_at: Annotated[datetime | None, Field(description="The time that it waits for.")] = None
     worker: Annotated[str | None, Field(description="Who runs it, or has run it last.")] = None
     reason: Annotated[str | None, Field(description="Why it is dead.")] = None
+    cancel_requested: Annotated[bool, Field(description="There while it runs and is to end as cancelled.")] = False
 
 
 @router.get("/jobs/{job_id}", response_model=JobView, response_model_exclude_unset=True)
@@ -80,7 +81,8 @@ async def get_job(
     if found is None:
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
     if wait and not found.is_terminal:
-        await waits.for_end(found.job_id, found.queue, wait)
+        await waits.for_end(found.job_id, found.queue, wait, request.receive)
+        await check_again(request)
         found = await lines.reads.run(_find, history, found.job_id, caller) or found
     return found
 
@@ -106,6 +108,8 @@ def view_of(snapshot: Snapshot, *, with_result: bool = True) -> JobView:
         outcome["error"] = JobError(type=error["type"], message=error["message"])
     if snapshot.skipped:
         outcome["skipped"] = True
+    if snapshot.is_cancel_requested:
+        outcome["cancel_requested"] = True
     for name in ("priority", "tenant", "key", "parent_id", "reason", "run_at", "worker"):
         if (value := getattr(snapshot, name)) is not None:
             outcome[name] = value

@@ -117,5 +117,7 @@ def _listed(problems: list[tuple[str, str]]) -> dict[str, Any]:
 async def http_error(request: Request, error: Exception) -> Problem:
     """Answer an error of Starlette's."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 400:  # FastAPI's, of a body that is no text or nested too deeply
+        return await answer_of(request, InvalidRequest([("body", "can't be read as JSON")]))
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
     return problem(error.status_code, code, str(error.detail), dict(error.headers or {}))

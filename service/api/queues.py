@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, HTTPException, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from service.api.auditing import audited
 from service.api.lines import Lines
@@ -74,6 +74,16 @@ class Switched(BaseModel):
     changed: bool
 
 
+class PurgeOptions(BaseModel):
+    """How a queue is purged. A name that is none is refused: without its `dry_run`, a request would do it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    confirm: Annotated[str, Field(description="The queue's name once more; not needed for a dry run.")] = ""
+    dry_run: Annotated[bool, Field(description="Only count.")] = False
+    keep: Annotated[bool, Field(description="As dead letters, which can be replayed.")] = False
+
+
 class Purged(BaseModel):
     """What a purge has taken out, or would."""
 
@@ -124,27 +134,22 @@ async def resume_queue(request: Request, name: str, reason: Reason | None = None
 
 @router.post("/queues/{name}/purge", response_model=Purged)
 async def purge_queue(
-    request: Request,
-    name: str,
-    *,
-    confirm: Annotated[str, Query(description="The queue's name once more; not needed for a dry run.")] = "",
-    dry_run: Annotated[bool, Query(description="Only count.")] = False,
-    keep: Annotated[bool, Query(description="As dead letters, which can be replayed.")] = False,
-    reason: Reason | None = None,
+    request: Request, name: str, asked: Annotated[PurgeOptions, Query()], reason: Reason | None = None
 ) -> Purged:
     """Take out what waits on a queue: it ends as cancelled. What runs, and what is dead already, is left alone."""
     _check_name(name)
-    if confirm != name and not dry_run:
+    if asked.confirm != name and not asked.dry_run:
         raise InvalidRequest([("confirm", f"must be the queue's name: ?confirm={name}; or ask for a ?dry_run=true")])
     acts, why, by = QueueActs(request.app.state.broker), (reason or Reason()).why, who(request)
 
     def purge() -> Purged:
         counts = acts.counts_of(name)
-        purged = counts.purgeable if dry_run else acts.purge(name, by=by, why=why, keep=keep)
-        return Purged(name=name, dry_run=dry_run, kept=keep, purged=purged, counts=_counts(counts))
+        purged = counts.purgeable if asked.dry_run else acts.purge(name, by=by, why=why, keep=asked.keep)
+        return Purged(name=name, dry_run=asked.dry_run, kept=asked.keep, purged=purged, counts=_counts(counts))
 
     done = await _run(request, purge)
-    audited(request, count=done.purged, filter={"queue": name, "dry_run": dry_run, "keep": keep})
+    told = {"queue": name, "dry_run": asked.dry_run, "keep": asked.keep}
+    audited(request, count=0 if asked.dry_run else done.purged, filter=told)
     return done
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 from starlette.routing import compile_path
+from starlette.types import Scope
 
 from service.api.routes import Rule
 from service.errors import DeclarationError
@@ -34,6 +35,14 @@ class Rules:
 
     def _look(self, method: str, path: str) -> tuple[Rule, ...]:
         return tuple(rule for template, of, rule in self._templates if of == method and template.match(path))
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path that the router will look at: where the application is mounted, that below its place."""
+    path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    below = path.removeprefix(root)
+    # /place is none of /pla.
+    return below if below.startswith("/") or not below else path
 
 
 def routes_of(app: FastAPI) -> Iterable[tuple[str, str]]:

@@ -18,8 +18,8 @@ from service.broker import RedisBroker
 from service.errors import shorten
 from service.payload import MASK, masked
 from service.state.history import History, Story
-from service.state.queries import Moment
 from service.state.states import State, is_final
+from service.state.step import Step
 
 MOST_CHILDREN = 100
 
@@ -84,15 +84,15 @@ def _find(history: History, job_id: UUID, caller: Caller) -> Story | None:
     snapshot = history.find(job_id)
     if snapshot is None or not caller.may_see(snapshot.tenant):
         return None
-    return history.story_of(snapshot, MOST_CHILDREN)
+    return history.story_of(snapshot, MOST_CHILDREN, caller.tenant)
 
 
 def _timeline(broker: RedisBroker, story: Story) -> Timeline:
     return Timeline(
         job=view_of(story.job),
         payload=_payload_of(broker, story),
-        events=[_view(moment) for moment in story.moments],
-        waits=waits_of(story.moments),
+        events=[_view(step) for step in story.steps],
+        waits=waits_of(story.steps),
         parent_id=story.job.parent_id,
         children=[Child(job_id=child.job_id, type=child.type, state=child.state) for child in story.children],
     )
@@ -107,20 +107,20 @@ def _payload_of(broker: RedisBroker, story: Story) -> dict[str, Any] | None:
     return masked(broker.get_actor(story.job.type), cast("dict[str, Any]", kwargs))
 
 
-def _view(moment: Moment) -> MomentView:
+def _view(step: Step) -> MomentView:
     known: dict[str, Any] = {
-        name: value for name in ("worker", "run_at", "reason", "data") if (value := getattr(moment, name)) is not None
+        name: value for name in ("worker", "run_at", "reason", "data") if (value := getattr(step, name)) is not None
     }
-    if moment.error is not None:
-        known["error"] = JobError(type=moment.error.get("type", ""), message=moment.error.get("message", ""))
-    return MomentView(at=moment.at, kind=moment.kind, state=moment.state, attempt=moment.attempt, **known)
+    if step.error is not None:
+        known["error"] = JobError(type=step.error.get("type", ""), message=step.error.get("message", ""))
+    return MomentView(at=step.at, kind=step.kind, state=step.state, attempt=step.attempt, **known)
 
 
-def waits_of(moments: Sequence[Moment]) -> list[Wait]:
+def waits_of(steps: Sequence[Step]) -> list[Wait]:
     """Return what a job has waited for, and how long, from what has happened to it."""
-    steps = [moment for moment in moments if moment.state is not None]
+    moves = [step for step in steps if step.state is not None]
     waits: list[Wait] = []
-    for step, following in pairwise([*steps, None]):
+    for step, following in pairwise([*moves, None]):
         if step is None or step.state is State.RUNNING or is_final(cast("State", step.state)):
             continue
         ended = None if following is None else following.at

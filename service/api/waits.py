@@ -3,7 +3,11 @@
 import asyncio
 import logging
 from collections import defaultdict
+from contextlib import suppress
 from uuid import UUID
+
+from starlette.exceptions import HTTPException
+from starlette.types import Receive
 
 from service.api.leaving import Leaving
 from service.api.lines import Line
@@ -38,8 +42,11 @@ class Waits:
         """Whether Redis and the database are asked for them."""
         return self._looking is not None and not self._looking.done()
 
-    async def for_end(self, job_id: UUID, queue: str, seconds: float) -> None:
-        """Return when a job has ended, or after some seconds. Raises ServiceBusy where too many wait already."""
+    async def for_end(self, job_id: UUID, queue: str, seconds: float, receive: Receive) -> None:
+        """Return when a job has ended, after some seconds, or when the client of a request has gone.
+
+        Raises ServiceBusy where too many wait already.
+        """
         if self._count >= MOST_WAITING:
             raise ServiceBusy(f"{MOST_WAITING} requests wait for jobs already")
         ended = asyncio.Event()
@@ -48,9 +55,12 @@ class Waits:
         self._count += 1
         if not self.is_looking:
             self._looking = asyncio.get_running_loop().create_task(self._look())
+        # Clients give up and ask again: those that have gone would fill the places of those that are there.
+        watching = asyncio.get_running_loop().create_task(_set_when_gone(receive, ended))
         try:
             await self._leaving.sleep(seconds, until=ended)
         finally:
+            watching.cancel()
             self._count -= 1
             others.discard(ended)
             if not others and self._waiting[queue].get(job_id) is others:
@@ -69,3 +79,10 @@ class Waits:
                 for job_id in ended & jobs.keys():
                     for event in jobs[job_id]:
                         event.set()
+
+
+async def _set_when_gone(receive: Receive, event: asyncio.Event) -> None:
+    with suppress(HTTPException):  # of a body that is too long, and that nobody reads
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        event.set()

@@ -16,7 +16,7 @@ import redis
 from redis.exceptions import NoScriptError
 
 from service.broker.connections import NotCarriedOut
-from service.broker.line import Line
+from service.broker.line import Line, is_last_word
 
 IDLE_SECONDS = 1.0
 #: Calls of `call_each` that are sent before the first of them is answered.
@@ -175,4 +175,6 @@ class Caller:
 
 
 def _is_broken(answer: object) -> bool:
-    return isinstance(answer, redis.RedisError) and not isinstance(answer, redis.ResponseError)
+    return isinstance(answer, redis.RedisError) and (
+        not isinstance(answer, redis.ResponseError) or is_last_word(answer)
+    )

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from dramatiq.actor import Actor
 
+from service.broker.events import origin_of
 from service.broker.messages import decode_fields
 from service.broker.outcome import Reason, storable, storable_json
 from service.errors import UnreadableMessage
@@ -30,7 +31,8 @@ class DeadLetter:
     """One dead letter. `entry` is its name in the queue, `died_ms` tells this death from an earlier one of the job.
 
     error: type, message, traceback. attempts: number, worker, started_at, ended_at and error of each delivery that
-    failed, the middle ones left out where there were very many. replays: at, by, why, changes.
+    failed, the middle ones left out where there were very many. replays: at, by, why, changes. tenant: for whom the job
+    works.
     """
 
     entry: bytes
@@ -42,6 +44,7 @@ class DeadLetter:
     attempts: list[dict[str, Any]]
     replays: list[dict[str, Any]]
     stored: bytes
+    tenant: str | None
 
     @property
     def job_id(self) -> str:
@@ -135,6 +138,8 @@ def read(entry: bytes, queue: str, record: bytes, stored: bytes) -> DeadLetter:
         attempts=[_attempt(line) for line in log if "attempt" in line],
         replays=[{**line, "replayed_at": _iso(line["replayed_at"])} for line in log if "replayed_at" in line],
         stored=stored,
+        # Where a script has ended the job, which does not look into its message, only that says so.
+        tenant=event.get("tenant") or origin_of(split_header(stored)[1]).get("tenant"),
     )
 
 

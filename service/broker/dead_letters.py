@@ -9,6 +9,7 @@ BrokerUnavailable.
 """
 
 import heapq
+import json
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator, Sequence
@@ -27,7 +28,7 @@ from dramatiq.errors import ActorNotFound
 from service.broker import dead_letter
 from service.broker.dead_letter import DeadLetter
 from service.broker.keys import Keys
-from service.broker.outcome import Reason
+from service.broker.outcome import BRIEF_CHARACTERS, Reason, storable
 from service.broker.redis_broker import RedisBroker
 from service.broker.replay import edit, key_in_place, message_of_next_life, note, unique_key_of
 from service.broker.rows import unique_of
@@ -37,6 +38,10 @@ from service.queues import QUEUES
 CHUNK = 100
 #: Letters that one page looks at: where the filter fits few of many, it comes back with less and a cursor.
 MOST_LOOKED_AT = 10_000
+#: In the place of an entry: all that died in one millisecond stand before it.
+BEHIND_ALL = b"\xff"
+#: Written by scripts that do not look into messages: whose job it was is in the message only.
+UNTOLD = frozenset({Reason.CRASHED, Reason.INVALID})
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +61,7 @@ class Filter:
     """Which dead letters are meant: all that fit every field that is given. `since` <= time of death <= `until`.
 
     error_type: the whole name, or its last part: `SMTPDataError` for `smtplib.SMTPDataError`.
+    tenant: for whom the job works.
     """
 
     queue: str | None = None
@@ -64,14 +70,20 @@ class Filter:
     error_type: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    tenant: str | None = None
 
-    def fits(self, letter: DeadLetter) -> bool:
-        """Say whether a letter of a fitting queue and time is meant."""
+    def fits_record(self, letter: DeadLetter) -> bool:
+        """Say whether a letter of a fitting queue and time may be meant, read without its message."""
         return (
             self.function in (None, letter.function)
             and self.reason in (None, letter.reason)
             and self.error_type in (None, letter.error["type"], letter.error["type"].rpartition(".")[2])
+            and (self.fits_message(letter) or (letter.tenant is None and letter.reason in UNTOLD))
         )
+
+    def fits_message(self, letter: DeadLetter) -> bool:
+        """Say whether a letter whose record fits is meant."""
+        return self.tenant in (None, letter.tenant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +138,13 @@ class DeadLetters:
             for place, letter in self._walk(where, after):
                 if len(found) == limit or looked_at == MOST_LOOKED_AT:
                     return Page(found, _cursor(last) if last else None)
-                looked_at, last = looked_at + 1, place
+                looked_at += 1
                 if letter:
                     found.append(letter)
+                    last = place
+                elif not found:
+                    # The cursor names no job that the filter leaves out: it may be another tenant's.
+                    last = place._replace(entry=BEHIND_ALL)
         return Page(found, None)
 
     def get(self, job_id: str) -> DeadLetter | None:
@@ -143,7 +159,8 @@ class DeadLetters:
     def delete(self, letter: DeadLetter, *, by: str, why: str = "") -> bool:
         """Remove a dead letter for good. Returns whether it was still there."""
         with self._reaching():
-            removed = self._broker.wire.discard(letter.original_queue, [(letter.entry, letter.died_ms)]) == 1
+            found = [(letter.entry, letter.died_ms)]
+            removed = self._broker.wire.discard(letter.original_queue, found, _by_whom(by, why)) == 1
         if removed:
             logger.warning("A dead letter was deleted", extra=_about(letter, by, why))
         return removed
@@ -246,10 +263,11 @@ class DeadLetters:
             found = [Found(entry, int(died), one) for (entry, died), one in zip(places, letters, strict=True)]
             return found, self._broker.client.zcard(key), self._now_ms()
 
-    def discard(self, queue: str, found: Sequence[Found]) -> int:
+    def discard(self, queue: str, found: Sequence[Found], *, by: str, why: str) -> int:
         """Remove letters for good, and return how many of them were still there."""
         with self._reaching():
-            return self._broker.wire.discard(queue, [(one.entry, one.died_ms) for one in found])
+            letters = [(one.entry, one.died_ms) for one in found]
+            return self._broker.wire.discard(queue, letters, _by_whom(by, why))
 
     def _done_before(self, request: str) -> int:
         return sum(self._broker.client.scard(Keys(self._broker.namespace, queue).replayed(request)) for queue in QUEUES)
@@ -282,14 +300,15 @@ class DeadLetters:
             meant = {place for queue, own in by_queue.items() for place in self._meant(where, queue, own)}
             for place in chunk:
                 # The messages one by one, since each may be long.
-                yield place, self._read(place.queue, [place.entry])[0] if place in meant else None
+                letter = self._read(place.queue, [place.entry])[0] if place in meant else None
+                yield place, letter if letter and where.fits_message(letter) else None
 
     def _meant(self, where: Filter, queue: str, places: list[_Place]) -> Iterator[_Place]:
         key = Keys(self._broker.namespace, queue).dead_letters
         records: list[bytes | None] = self._broker.client.hmget(key, [place.entry for place in places])
         for place, record in zip(places, records, strict=True):
             letter = _letter(queue, place.entry, record, b"")
-            if letter and where.fits(letter):
+            if letter and where.fits_record(letter):
                 yield place
 
     def _places(self, queue: str, least: int, most: int, oldest_first: bool) -> Iterator[_Place]:
@@ -341,6 +360,10 @@ def _letter(queue: str, entry: bytes, record: bytes | None, stored: bytes | None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         logger.error("A dead letter can't be read: %r", error, extra={"entry": entry, "queue": queue})
         return None
+
+
+def _by_whom(by: str, why: str) -> str:
+    return json.dumps({"by": storable(by)[:BRIEF_CHARACTERS], "why": storable(why)[:BRIEF_CHARACTERS]})
 
 
 def _about(letter: DeadLetter, by: str, why: str) -> dict[str, str]:

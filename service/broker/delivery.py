@@ -33,6 +33,8 @@ class Lease(NamedTuple):
     key: str = ""
     #: Whether its key's job has ended before: then what was fetched with it is not the message but that job's record.
     is_duplicate: bool = False
+    #: 0 (first) to 9, as it was fetched; None where nobody has said so.
+    priority: int | None = None
 
     @property
     def is_suspect(self) -> bool:

@@ -10,9 +10,11 @@ entry in the queue, with
     waiting   as started: it has met the holder of its idempotency key
     replayed  as sent: the job was dead, and has a new life
     settled   JSON of texts: state, type, attempt, created_at, started_at (ms); result or error (JSON text); reason of a
-              dead one; skipped, "true" for a duplicate; delay_ms where the job waits for a time; tenant, if it has one;
-              run_at (ms) and priority where an operator has changed them
+              dead one; skipped, "true" for a duplicate; delay_ms where the job waits for a time; of an end tenant,
+              parent_id and key, where it has them, and priority; run_at (ms) and priority where an operator has changed
+              them
     progress, log   CREATED_MS ATTEMPT JSON: see note.lua. They change no state. The release before wrote JSON alone
+    deleted   the same, with who and why as JSON: its dead letter is gone
 
 The stream's own ids order the events of a job: they rise, also when the server's clock goes back.
 """
@@ -25,7 +27,7 @@ from pydantic_core import from_json
 
 from service.broker.delivery import Lease
 
-NOTES = {"progress", "log"}
+NOTES = {"progress", "log", "deleted"}
 HEAD_FIELDS = {"kind", "at", "worker"}
 #: Options of a message that say where it comes from.
 ORIGIN = ("tenant", "parent_id")
@@ -46,15 +48,27 @@ def settled(lease: Lease, state: str, actor: str, **more: str) -> str:
     )
 
 
+def ended(lease: Lease, state: str, actor: str, **more: str) -> str:
+    """Build the event of a job's end: with what its message had, which is gone from Redis then."""
+    if lease.priority is not None:
+        more["priority"] = str(lease.priority)
+    if lease.key:
+        more["key"] = lease.key
+    return settled(lease, state, actor, **more)
+
+
 @cache
 def _quoted(actor: str) -> str:
     return json.dumps(actor)
 
 
 def sequence_of(entry_id: str) -> int:
-    """Turn a stream's id into one number that orders events as the stream does. Fits into 63 bits until 2248."""
+    """Turn a stream's id into one number that orders events as the stream does. Fits into 63 bits until 2248.
+
+    While the server's clock is behind what it was, all ids have the same milliseconds, and millions of numbers.
+    """
     milliseconds, _, number = entry_id.partition("-")
-    return (int(milliseconds) << 20) | min(int(number), (1 << 20) - 1)
+    return (int(milliseconds) << 20) + int(number)
 
 
 def read(entry_id: str, fields: Mapping[str, str], queue: str) -> Iterator[dict[str, str]]:
@@ -119,8 +133,10 @@ def live(
         known["key"] = key
     known |= origin_of(body)
     if lease is not None:
-        started, worker = (word.decode(errors="replace") for word in lease.partition(b"\t")[0].split(b" ")[1:3])
+        _, started, worker, *marks = lease.partition(b"\t")[0].decode(errors="replace").split(" ")
         running = {**known, "state": "running", "started_at": started, "worker": worker}
+        if "cancelled" in marks:
+            running["cancel_requested"] = "true"
         return _event(job_id, NEWEST, queue, started, running)
     waits = "pending" if due is None else "scheduled"
     if due is not None:

@@ -1,5 +1,6 @@
 """Reads what a fetch brings: a delivery for the worker, a message to leave to others, or a dead letter."""
 
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,9 @@ class Intake:
         try:
             if lease.is_duplicate:
                 actor = self._find_actor(actor_name)
-                self._settle(duplicate(lease, actor_name, data, actor.options if actor else {}))
+                record, _, origin = data.partition(b"\n")
+                options = actor.options if actor else {}
+                self._settle(duplicate(lease, actor_name, record, options, json.loads(origin)))
                 return None
             return self._read(lease, actor_name, data)
         except UnreadableMessage as error:

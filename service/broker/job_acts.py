@@ -8,6 +8,7 @@ Each act is one atomic script. In a race with the job's end exactly one of them 
 
 import json
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +17,10 @@ import redis
 
 from service.broker.keys import Keys
 from service.broker.outcome import BRIEF_CHARACTERS, Failure, storable
+from service.broker.outgoing import FollowUp
 from service.broker.redis_broker import RedisBroker
+from service.broker.relay import ONCE_WITHIN_SECONDS
+from service.broker.wire import MOST_OUTGOING
 from service.queues import QUEUES
 
 logger = logging.getLogger(__name__)
@@ -93,13 +97,28 @@ class JobActs:
         return Act("running" if word == b"running" else "pending", done=False)
 
     def _queue_of(self, job_id: str) -> str | None:
-        """The queue that a job is on; else the one that has its final event."""
+        """The queue that a job is on; else the one that has its final event, or that it is on its way to."""
         with self._broker.reaching(), self._broker.client.pipeline(transaction=False) as pipeline:
             for name in ("messages", "finals"):
                 for queue in QUEUES:
                     pipeline.hexists(getattr(Keys(self._broker.namespace, queue), name), job_id)
             found = pipeline.execute()
-        return next((queue for queue, is_there in zip([*QUEUES, *QUEUES], found, strict=True) if is_there), None)
+        queue = next((queue for queue, is_there in zip([*QUEUES, *QUEUES], found, strict=True) if is_there), None)
+        return queue or self._relayed_to(job_id)
+
+    def _relayed_to(self, job_id: str) -> str | None:
+        """Take a job that is still on its way from the one that has sent it to its queue, as a relay does."""
+        wire = self._broker.wire
+        with self._broker.reaching():
+            for queue in QUEUES:
+                for element in wire.outgoing(queue, MOST_OUTGOING):
+                    with suppress(ValueError):  # what stands there otherwise is the relay's to report
+                        nonce, follow_up = FollowUp.unpack(element)
+                        if follow_up.entry == job_id:
+                            wire.store(nonce, follow_up, ONCE_WITHIN_SECONDS)
+                            wire.remove_outgoing(queue, element)
+                            return follow_up.queue
+        return None
 
     def _run(self, script: str, queue: str, arguments: list[Any]) -> Any:
         with self._broker.reaching():

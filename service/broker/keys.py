@@ -48,6 +48,12 @@ class Keys:
         """Hash: idempotency key to who holds it, or to how its job ended: see common.lua."""
         return self._key("once")
 
+    def once_pointer(self, key: str) -> str:
+        """String with an expiry, of the whole namespace: the queue in which an idempotency key for all queues counts
+        now, and the token of the delivery that has said so.
+        """
+        return f"{self.namespace}:once:{key}"
+
     @property
     def once_until(self) -> str:
         """Sorted set: idempotency keys whose job has ended, by the time at which they are free again."""
@@ -138,6 +144,11 @@ class Keys:
     def outgoing(self) -> str:
         """List: what jobs of this queue have sent and what is not in its own queue yet."""
         return self._key("outgoing")
+
+    @property
+    def relaying(self) -> str:
+        """String with an expiry: the worker process that takes what is outgoing to its queues."""
+        return self._key("relaying")
 
     @property
     def progress(self) -> str:

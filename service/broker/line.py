@@ -14,6 +14,11 @@ READ_BYTES = 65536
 CRLF = b"\r\n"
 
 
+def is_last_word(error: object) -> bool:
+    """Whether the server closes the connection with this error of a command."""
+    return isinstance(error, redis.ResponseError) and str(error).startswith("Protocol error")
+
+
 class Line:
     """A connection from the pool, for one caller at a time. After all but the error of a reply it is of no more use."""
 
@@ -31,7 +36,18 @@ class Line:
         except TimeoutError:
             raise redis.TimeoutError("Timeout writing to socket") from None
         except OSError as error:
+            self._raise_refusal()
             raise redis.ConnectionError(f"Error while writing to socket: {error}") from error
+
+    def _raise_refusal(self) -> None:
+        """Raise what the server said before it closed, of a command that is too long: no repetition helps."""
+        try:
+            self.receive()
+        except redis.ResponseError as error:
+            if is_last_word(error):
+                raise
+        except redis.RedisError:
+            pass
 
     def receive(self) -> Any:
         """Return the next reply, undecoded. Raises redis.RedisError: NotCarriedOut where the server is a replica."""

@@ -5,7 +5,9 @@ Who holds a key is decided by fetch.lua and settle.lua: see `scripts/common.lua`
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
+
+from dramatiq.actor import Actor
 
 from service.broker import events
 from service.broker.delivery import Lease
@@ -16,6 +18,10 @@ from service.errors import PayloadError
 MOST_CHARACTERS = 512
 #: How long a key stays taken after a success, where the actor is silent.
 DEFAULT_TTL_SECONDS = 24 * 3600.0
+
+#: Where a key counts.
+Scope = Literal["queue", "global"]
+SCOPES: tuple[Scope, ...] = ("queue", "global")
 
 #: As an actor's answer to duplicates: the result of the first job.
 FIRST_RESULT: Any = object()
@@ -39,19 +45,34 @@ def check_key(key: object, actor_name: str, option: str = "idempotency_key") -> 
 def remembered(settlement: Settlement, options: Mapping[str, Any]) -> Settlement:
     """Return a settlement that keeps the key which its delivery holds, for as long as the actor's options say."""
     if settlement.outcome == "done" or (settlement.outcome == "dead" and options.get("remember_failure")):
-        seconds = options.get("idempotency_ttl", DEFAULT_TTL_SECONDS)
-        return settlement._replace(keep_ms=int(seconds * 1000))
+        return settlement._replace(keep_ms=kept_ms(options))
     return settlement
 
 
-def duplicate(lease: Lease, actor: str, record: bytes, options: Mapping[str, Any]) -> Settlement:
-    """End a job as the first one of its key has ended, without a run. `record` is `done|failed UNTIL JOB_ID EVENT`."""
+def is_wide(actor: Actor[..., Any] | None) -> bool:
+    """Whether the keys of an actor count in all queues."""
+    return actor is not None and actor.options.get("idempotency_scope") == "global"
+
+
+def kept_ms(options: Mapping[str, Any]) -> int:
+    """Return for how long the jobs of an actor keep their keys."""
+    return int(options.get("idempotency_ttl", DEFAULT_TTL_SECONDS) * 1000)
+
+
+def duplicate(
+    lease: Lease, actor: str, record: bytes, options: Mapping[str, Any], origin: Mapping[str, str]
+) -> Settlement:
+    """End a job as the first one of its key has ended, without a run.
+
+    `record` is `done|failed UNTIL JOB_ID EVENT`; `origin` has tenant and parent of this job.
+    """
     word, _, _, event = record.decode(errors="replace").split(" ", 3)
     first: dict[str, str] = json.loads(event)
     if word == "failed":
         reason = Reason(first.get("reason", Reason.FAILED))
-        event = events.settled(lease, "dead", actor, reason=reason, error=first["error"], skipped="true")
+        event = events.ended(lease, "dead", actor, reason=reason, error=first["error"], skipped="true", **origin)
         return dead(lease, actor, Failure(**json.loads(first["error"])), reason)._replace(event=event)
     answer = options.get("duplicate_result", FIRST_RESULT)
     result = first["result"] if answer is FIRST_RESULT else succeeded(answer).result
-    return Settlement(lease, "done", events.settled(lease, "succeeded", actor, result=result, skipped="true"))
+    event = events.ended(lease, "succeeded", actor, result=result, skipped="true", **origin)
+    return Settlement(lease, "done", event)

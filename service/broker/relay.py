@@ -13,6 +13,11 @@ from service.broker.outgoing import FollowUp
 
 RETRY_SECONDS = 0.5
 AT_ONCE = 100
+#: One relay at a time works on a queue: several would store the same messages, each in vain but one. For so long it has
+#: the queue for AT_ONCE of them; where it dies, another goes on then.
+TURN_SECONDS = 2.0
+#: How often another one looks whether the turn is over.
+LOOK_SECONDS = 0.02
 #: For so long a repetition is known.
 ONCE_WITHIN_SECONDS = 24 * 3600
 
@@ -29,8 +34,12 @@ class Relay(Background):
         look: Callable[[str, int], list[bytes]],
         store: Callable[[str, FollowUp], None],
         remove: Callable[[str, bytes], None],
+        take_turn: Callable[[str, float], bool],
+        end_turn: Callable[[str], None],
     ) -> None:
         super().__init__()
+        self._take_turn = take_turn
+        self._end_turn = end_turn
         self._look = look
         self._store = store
         self._remove = remove
@@ -50,20 +59,31 @@ class Relay(Background):
                     return
                 queue = self._called.pop()
             try:
-                while self._relay(queue):
-                    pass
+                self._relay_all(queue)
             except redis.RedisError as error:
                 logger.warning("What jobs sent can't be relayed now, and is kept: %s", error, extra={"queue": queue})
-                self._again(queue)
+                self._again(queue, RETRY_SECONDS)
             except Exception:
                 logger.exception("What jobs sent can't be relayed, and is kept", extra={"queue": queue})
-                self._again(queue)
+                self._again(queue, RETRY_SECONDS)
 
-    def _again(self, queue: str) -> None:
+    def _relay_all(self, queue: str) -> None:
+        while self._look(queue, 1):
+            if not self._take_turn(queue, TURN_SECONDS):
+                self._again(queue, LOOK_SECONDS)
+                return
+            try:
+                is_more = self._relay(queue)
+            finally:
+                self._end_turn(queue)
+            if not is_more:
+                return
+
+    def _again(self, queue: str, after_seconds: float) -> None:
         with self._condition:
             self._called.add(queue)
             # Where this process ends, another's relay finds what is left.
-            self._condition.wait_for(lambda: self._closing, RETRY_SECONDS)
+            self._condition.wait_for(lambda: self._closing, after_seconds)
             if self._closing:
                 self._called.clear()
 

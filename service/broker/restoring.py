@@ -10,6 +10,7 @@ from typing import NamedTuple
 from service.broker.caller import Argument
 from service.broker.keys import Keys
 from service.broker.redis_broker import RedisBroker
+from service.broker.wide_keys import SPARE_MS
 
 MOST_ROWS = 500
 #: In one call: so that Redis is not held up, nor its buffers filled.
@@ -99,6 +100,15 @@ class Restoring:
         arguments: list[Argument] = [part for one in taken for part in one]
         with self._broker.reaching():
             return int(self._broker.wire.run("remember", queue, arguments))
+
+    def point(self, queue: str, taken: Sequence[Taken]) -> None:
+        """Let keys that are one for all queues count in this one, where they count in none."""
+        now_ms = self.now_ms()
+        with self._broker.reaching(), self._broker.client.pipeline(transaction=False) as pipeline:
+            for one in taken:
+                pointer = Keys(self._broker.namespace, queue).once_pointer(one.key)
+                pipeline.set(pointer, f"{queue} 0", nx=True, px=max(one.until_ms - now_ms, 1) + SPARE_MS)
+            pipeline.execute()
 
     def has_letters_of_its_own(self, queue: str) -> bool:
         """Whether a queue has dead letters, and nobody is bringing others back to it."""

@@ -50,14 +50,14 @@ def settlement_of(delivery: Delivery) -> Settlement:  # noqa: PLR0911 - one for 
         delivery.outcome = Dead(failure) if failure else Succeeded("null")
     match delivery.outcome:
         case Succeeded(result):
-            event = events.settled(lease, "succeeded", actor, result=result, **_origin_of(delivery))
+            event = events.ended(lease, "succeeded", actor, result=result, **origin_of(delivery))
             return Settlement(lease, "done", event, follow_ups=tuple(delivery.follow_ups.all))
         case Cancelled(failure):
-            return cancelled(lease, actor, failure, **_origin_of(delivery))
+            return cancelled(lease, actor, failure, **origin_of(delivery))
         case Dead() | RetryLater() | Snoozed() | Crashed() if delivery.handed_back:
             return released(delivery)
         case Dead(failure, reason):
-            return dead(lease, actor, failure, reason, delivery.dead_letter, **_origin_of(delivery))
+            return dead(lease, actor, failure, reason, delivery.dead_letter, **origin_of(delivery))
         case RetryLater(message, delay_ms, failure):
             event = events.settled(lease, "retrying", actor, error=failure.to_json(), delay_ms=str(delay_ms))
             data = _lines(failure, b"%d %s" % (delay_ms, copy_message(message).encode()))
@@ -66,26 +66,26 @@ def settlement_of(delivery: Delivery) -> Settlement:  # noqa: PLR0911 - one for 
             return left_to_others(lease, actor, copy_message(message).encode(), delay_ms)
         case Crashed(failure):
             if lease.lapses + 1 >= lease.max_deliveries:
-                return dead(lease, actor, failure, Reason.CRASHED, delivery.dead_letter, **_origin_of(delivery))
+                return dead(lease, actor, failure, Reason.CRASHED, delivery.dead_letter, **origin_of(delivery))
             event = events.settled(lease, "pending", actor, error=failure.to_json())
             return Settlement(lease, "crashed", event, failure.brief().encode())
 
 
-def _origin_of(delivery: Delivery) -> dict[str, str]:
-    # A final event outlives its message in Redis, and who may see it is asked there too.
+def origin_of(delivery: Delivery) -> dict[str, str]:
+    """Return tenant and parent for the final event: it outlives its message in Redis, and who may see it is asked."""
     options = delivery.options
     return {name: options[name] for name in events.ORIGIN if options.get(name)} if options else {}
 
 
 def dead(lease: Lease, actor: str, failure: Failure, reason: Reason, message: bytes = b"", **origin: str) -> Settlement:
     """The entry becomes a dead letter: with the bytes that are stored, or with other ones."""
-    event = events.settled(lease, "dead", actor, reason=reason, error=failure.to_json(), **origin)
+    event = events.ended(lease, "dead", actor, reason=reason, error=failure.to_json(), **origin)
     return Settlement(lease, "dead", event, _lines(failure, message))
 
 
 def cancelled(lease: Lease, actor: str, failure: Failure = BY_ITSELF.failure, **origin: str) -> Settlement:
     """The entry is cancelled: where somebody has asked for that, with what he has said."""
-    return Settlement(lease, "cancelled", events.settled(lease, "cancelled", actor, error=failure.to_json(), **origin))
+    return Settlement(lease, "cancelled", events.ended(lease, "cancelled", actor, error=failure.to_json(), **origin))
 
 
 def _lines(failure: Failure, rest: bytes) -> bytes:

@@ -29,8 +29,7 @@ logger = logging.getLogger(__name__)
 class Settler(Background):
     """Sends settlements from a thread of its own. Closed, it has settled what was there.
 
-    `carry_out` sends one queue's batch, `give_up` forgets a lease. `expects_more` says of a queue of which some threads
-    wait for their settlement whether others may come soon.
+    `carry_out` sends one queue's batch, `give_up` forgets a lease.
     """
 
     thread_name = "settler"
@@ -40,16 +39,13 @@ class Settler(Background):
         carry_out: Callable[[str, list[Settlement]], None],
         is_idle: Callable[[], bool],
         give_up: Callable[[Settlement], None],
-        expects_more: Callable[[str, int], bool],
     ) -> None:
         super().__init__()
         self._carry_out = carry_out
         self._give_up = give_up
         self._is_idle = is_idle
         self._waiting: deque[Settlement] = deque()
-        self._at_once = {
-            queue: Together(partial(self._settle_now, queue), BATCH, partial(expects_more, queue)) for queue in QUEUES
-        }
+        self._at_once = {queue: Together(partial(self._settle_now, queue)) for queue in QUEUES}
         self._sleeping = False
 
     def add(self, settlement: Settlement) -> None:
@@ -59,9 +55,12 @@ class Settler(Background):
             with self._condition:
                 self._condition.notify()
 
-    def settle_now(self, settlement: Settlement) -> None:
-        """Settle one outcome before this thread goes on. What Redis does not take now is kept with the others."""
-        self._at_once[settlement.lease.queue].settle(settlement)
+    def settle_now(self, settlement: Settlement, *, waits: bool = False) -> None:
+        """Settle one outcome as soon as the call before is over. What Redis does not take now is kept with the others.
+
+        waits: this thread goes on when that is done.
+        """
+        self._at_once[settlement.lease.queue].settle(settlement, waits=waits)
 
     def _settle_now(self, queue: str, batch: list[Settlement]) -> None:
         try:

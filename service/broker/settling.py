@@ -44,11 +44,12 @@ class Settling(Sending):
 
     @cached_property
     def settler(self) -> Settler:
-        return Settler(self.settle, lambda: self.slots.is_idle, self._forget, self.slots.may_end_soon)
+        return Settler(self.settle, lambda: self.slots.is_idle, self._forget)
 
     @cached_property
     def relay(self) -> Relay:
-        return Relay(self.wire.outgoing, self._store, self.wire.remove_outgoing)
+        wire = self.wire
+        return Relay(wire.outgoing, self._store, wire.remove_outgoing, wire.take_turn, wire.end_turn)
 
     def _store(self, nonce: str, follow_up: FollowUp) -> None:
         self.wire.store(nonce, follow_up, ONCE_WITHIN_SECONDS)
@@ -78,11 +79,12 @@ class Settling(Sending):
             settlement = dead(delivery.lease, delivery.actor_name, Failure.of(error), Reason.INVALID)
         actor = self.find_actor(delivery.actor_name)
         options = actor.options if actor else {}
+        waits = bool(options.get("settle_at_once"))
         if delivery.lease.key:
             # At once: what ends before its key is kept would take effect again after a crash.
-            self.settler.settle_now(remembered(settlement, options))
-        elif options.get("settle_at_once"):
-            self.settler.settle_now(settlement)
+            self.settler.settle_now(remembered(settlement, options), waits=waits)
+        elif waits:
+            self.settler.settle_now(settlement, waits=True)
         else:
             self.settler.add(settlement)
 

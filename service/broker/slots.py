@@ -63,10 +63,6 @@ class Slots:
         """Whether nothing is held, so that nothing will end soon."""
         return not any(self._held.values())
 
-    def may_end_soon(self, queue: str, waiting: int) -> bool:
-        """Whether a further job of this queue may end, with so many threads waiting for their settlement."""
-        return self._held[queue] > 0 and waiting < self.threads
-
     def take(self, queue: str) -> int:
         """Reserve as many slots as this queue may fill now, and return their number. `count_ended` must follow."""
         policy = policy_of(queue)

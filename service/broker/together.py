@@ -1,72 +1,64 @@
-"""Settles outcomes whose threads wait for it: in one call those of several threads, where several are about to end."""
+"""Settles outcomes at once, and several in one call: what ends while a call is under way goes out with the next one.
+
+The thread that comes when no call is under way makes it, and the next ones until the line is empty; those that come
+meanwhile leave their outcomes in the line and go on. So a process that dies may have ended `MOST` jobs that are not
+settled, and mostly none.
+"""
 
 from collections import deque
 from collections.abc import Callable
-from threading import Event, Lock
+from threading import Lock, Semaphore
+from typing import NamedTuple
 
 from service.broker.settlement import Settlement
 
-#: How long the first one waits for others at most: about what a call costs, since they may be long.
-COMPANY_SECONDS = 0.0005
+#: Outcomes of one queue that are under way or in the line. Each may take effect again after a crash; with fewer, calls
+#: are so small that a job with an idempotency key costs more than twice another one.
+MOST = 32
 
 
-class _Place:
-    """A thread in the line. `turn` is released when its outcome is carried out, or when it is to do that itself."""
-
-    __slots__ = ("is_done", "settlement", "turn")
-
-    def __init__(self, settlement: Settlement) -> None:
-        self.settlement = settlement
-        self.is_done = False
-        self.turn = Lock()
-        self.turn.acquire()
+class _Place(NamedTuple):
+    settlement: Settlement
+    #: Released when the outcome has been carried out, where its thread waits for that.
+    is_done: "Lock | None"
 
 
 class Together:
-    """The outcomes of one queue. `carry_out` sends up to `most` of them.
+    """The outcomes of one queue. `carry_out` sends up to `MOST` of them."""
 
-    `expects_more` is given how many threads wait, and says whether another one may come soon.
-    """
-
-    def __init__(
-        self, carry_out: Callable[[list[Settlement]], None], most: int, expects_more: Callable[[int], bool]
-    ) -> None:
+    def __init__(self, carry_out: Callable[[list[Settlement]], None]) -> None:
         self._carry_out = carry_out
-        self._most = most
-        self._expects_more = expects_more
         self._line: deque[_Place] = deque()
-        self._is_led = False
-        self._guard = Lock()
-        self._is_full = Event()
+        self._leading = Lock()
+        self._room = Semaphore(MOST)
 
-    def settle(self, settlement: Settlement) -> None:
-        """Return when an outcome has been given to `carry_out`, by this thread or another."""
-        own = _Place(settlement)
-        with self._guard:
-            self._line.append(own)
-            leads, self._is_led = not self._is_led, True
-        if not leads:
-            if not self._expects_more(len(self._line)):
-                self._is_full.set()
-            own.turn.acquire()
-        if not own.is_done:
-            self._lead()
+    def settle(self, settlement: Settlement, *, waits: bool = False) -> None:
+        """Give an outcome to `carry_out`, or leave it to the thread that is at it. `waits`: until it is carried out."""
+        is_done = Lock() if waits else None
+        if is_done:
+            is_done.acquire()
+        self._room.acquire()
+        self._line.append(_Place(settlement, is_done))
+        # Looked at again each time: what has come as the one who led left is left to whoever put it there.
+        while self._line and self._leading.acquire(blocking=False):
+            try:
+                self._lead()
+            finally:
+                self._leading.release()
+        if is_done:
+            is_done.acquire()
 
     def _lead(self) -> None:
-        """Carry out what is in the line: this thread's own is the first. Whoever comes meanwhile leads next."""
-        batch: list[_Place] = []
-        try:
-            self._is_full.clear()  # before the look: who fills the line after it wakes this thread, and nobody later
-            if self._expects_more(len(self._line)):
-                self._is_full.wait(COMPANY_SECONDS)
-            batch = [self._line.popleft() for _ in range(min(len(self._line), self._most))]
-            self._carry_out([place.settlement for place in batch])
-        finally:
-            with self._guard:
-                after = self._line[0] if self._line else None
-                self._is_led = after is not None
+        raised: BaseException | None = None
+        while self._line:
+            batch = [self._line.popleft() for _ in range(len(self._line))]
+            try:
+                self._carry_out([place.settlement for place in batch])
+            except BaseException as error:  # noqa: BLE001 - the others in the line have no part in it
+                raised = raised or error
+            self._room.release(len(batch))
             for place in batch:
-                place.is_done = True
-                place.turn.release()
-            if after:
-                after.turn.release()
+                if place.is_done:
+                    place.is_done.release()
+        if raised:
+            raise raised

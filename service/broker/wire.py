@@ -52,7 +52,7 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("ready", "delayed", "messages", "events", "finals", "waiters"),
         *("lapses", *LETTER_KEYS, "attempts"),
     ),
-    "discard": LETTER_KEYS,
+    "discard": (*LETTER_KEYS, "events"),
     "forget": ("finals",),
     "fold": ("events", "folded", "finals", "full"),
     "unfold": ("folded",),
@@ -79,6 +79,8 @@ KEYS_OF: dict[str, tuple[str, ...]] = {
         *("dead", "dead_messages", "dead_letters", "unique", "restored"),
     ),
     "remember": ("once", "once_until"),
+    "point": (),
+    "holder": ("once", "leases", "deadlines"),
 }
 MOST_PRODUCERS = 1000
 MOST_FORGOTTEN = 1000
@@ -248,6 +250,16 @@ class Wire:
         call = Call("settle", self._constants["settle", queue], arguments)
         return [entry.decode() for entry in self._scripts.call(call)]
 
+    def point(self, lease: Lease, keep_ms: int, instead_of: bytes = b"") -> bytes | None:
+        """Let a key that is one for all queues count in a delivery's queue. Returns the pointer that forbids it."""
+        pointer = Keys(self._namespace, lease.queue).once_pointer(lease.key)
+        constant = _constant(self._namespace, lease.queue, "point", pointer)
+        return self._scripts.call(Call("point", constant, [lease.token, keep_ms, instead_of]))
+
+    def holder(self, queue: str, key: str) -> bytes | None:
+        """Return who has a key in a queue, as holder.lua says. The queue may be one of another release."""
+        return self._scripts.call(Call("holder", _constant(self._namespace, queue, "holder"), [key]))
+
     def renew(self, queue: str, leases: Sequence[Lease], *, lease_ms: int) -> tuple[list[str], list[str]]:
         """Extend leases. Returns the entries that this process does not hold any more, and those that are cancelled."""
         args: list[Argument] = [lease_ms]
@@ -313,9 +325,9 @@ class Wire:
             raise JobExists(_job_of(reply), unique.key if unique else "")
         return int(reply)
 
-    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]]) -> int:
-        """Remove dead letters, each with the ms of its death. Returns how many of them were there."""
-        arguments: list[Argument] = [part for letter in letters for part in letter]
+    def discard(self, queue: str, letters: Iterable[tuple[bytes, int]], about: str) -> int:
+        """Remove dead letters, each with the ms of its death, and tell of it. Returns how many of them were there."""
+        arguments: list[Argument] = [about, *[part for letter in letters for part in letter]]
         return int(self._scripts.call(Call("discard", self._constants["discard", queue], arguments)))
 
     def claim(self, queue: str, count: int, *, for_ms: int) -> list[bytes]:
@@ -401,11 +413,21 @@ class Wire:
         """Note that this, which `outgoing` has returned, is in its own queue now."""
         self._scripts.call(Call("relayed", self._constants["relayed", queue], [MOST_OUTGOING, element]))
 
+    def take_turn(self, queue: str, seconds: float) -> bool:
+        """Say that this process relays what jobs of the queue have sent, unless another one does."""
+        relaying = Keys(self._namespace, queue).relaying
+        return bool(self._client.set(relaying, self._worker_id, nx=True, px=int(seconds * 1000)))
+
+    def end_turn(self, queue: str) -> None:
+        """Let another one relay. Whoever was paused may end another's turn, which repeats work and no message."""
+        self._client.delete(Keys(self._namespace, queue).relaying)
+
     def store(self, nonce: str, follow_up: FollowUp, once_within_seconds: int) -> None:
         """Put what a job has sent on its queue, unless it was put there with this nonce before."""
         own = Keys(self._namespace, follow_up.queue)
-        constant = _constant(self._namespace, follow_up.queue, "enqueue", own.producer(nonce), own.sent(nonce))
-        self._scripts.call(Call("enqueue", constant, [1, once_within_seconds, follow_up.row]))
+        # All relays are one producer: what is sent is known by its nonce, which needs one key and not two.
+        constant = _constant(self._namespace, follow_up.queue, "enqueue", own.producer("relay"), own.sent(nonce))
+        self._scripts.call(Call("enqueue", constant, [nonce, once_within_seconds, follow_up.row]))
 
     def purge(self, queue: str) -> None:
         """Drop everything of a queue but its history."""
@@ -439,7 +461,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
     while end < len(packed):
         start = packed.index(b"\n", end) + 1
         words = packed[end : start - 1].decode(errors="replace").split(" ", 7)
-        length, lapses, entry, _, created, attempt, most, named = words
+        length, lapses, entry, score, created, attempt, most, named = words
         actor, _, key = named.partition("\t")
         end = start + int(length)
         lease = Lease(
@@ -453,6 +475,7 @@ def _leased(queue: str, packed: bytes, *, started_ms: int, token: int) -> Iterat
             int(most),
             key,
             lapses == "=",
+            int(score) >> 49,
         )
         yield lease, actor, packed[start:end]
         token += 1

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cached_property
 from threading import Lock
+from time import monotonic
 from typing import ClassVar
 
 from dramatiq.broker import Consumer
@@ -14,8 +15,10 @@ from service.broker.delivery import Delivery
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.presence import Presence
+from service.broker.pulse import Pulse
 from service.broker.settlement import cancelled
 from service.broker.settling import Settling
+from service.broker.wide_keys import WideKeys
 from service.broker.worker_life import WorkerLife
 from service.settings import Settings
 
@@ -30,7 +33,7 @@ class Working(Settling):
 
     of_one_process: ClassVar[tuple[str, ...]] = (
         *Settling.of_one_process,
-        *("intake", "link", "cancellations", "presence"),
+        *("intake", "wide_keys", "link", "cancellations", "presence"),
     )
 
     def __init__(self, settings: Callable[[], Settings], middleware: list[Middleware]) -> None:
@@ -39,12 +42,17 @@ class Working(Settling):
 
     def _begin(self) -> None:
         super()._begin()
+        self.pulse = Pulse()
         self._working = False
         self._working_lock = Lock()
 
     @cached_property
     def intake(self) -> Intake:
         return Intake(self.find_actor, self.settler.add, self._settings().unknown_actor_seconds)
+
+    @cached_property
+    def wide_keys(self) -> WideKeys:
+        return WideKeys(self.wire, self.find_actor, self.settler.add)
 
     @cached_property
     def link(self) -> Link:
@@ -77,10 +85,11 @@ class Working(Settling):
         with self._working_lock:
             if self._working:
                 self._working = False
-                self.settler.close(CLOSE_SECONDS)
-                self.relay.close(CLOSE_SECONDS)
-                self.notes.close(CLOSE_SECONDS)
-                self.obituaries.close(CLOSE_SECONDS)
+                # What Redis does not take now it may take later, and what it never takes runs again.
+                self.settler.close(max(CLOSE_SECONDS, self.life.stop.seconds_left))
+                ends_at = monotonic() + CLOSE_SECONDS
+                for part in (self.relay, self.notes, self.obituaries):
+                    part.close(max(ends_at - monotonic(), 0.0))
                 self.renewal.stop()
                 self.cancellations.stop()
                 self.backlog.stop()
@@ -114,7 +123,7 @@ class Working(Settling):
             self.obituaries.wake()
         self.holdings[queue].add([lease for lease, _, _ in fetched.messages])
         opened = [self.intake.open(*message) for message in fetched.messages]
-        deliveries = [delivery for delivery in opened if delivery]
+        deliveries = self.wide_keys.admitted([delivery for delivery in opened if delivery])
         if self.holdings[queue].has_cancelled:
             deliveries = self._without_cancelled(queue, deliveries)
         if fetched.messages and not deliveries:

@@ -1,7 +1,6 @@
 """`callboard dead-letters`: list, show, replay and delete jobs that are dead."""
 
 import argparse
-import getpass
 import json
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 
 from service.cli.acts import Done, noted
 from service.cli.failure import CommandFailed
+from service.cli.who import who
 
 WIDTH = 60
 
@@ -70,6 +70,7 @@ def _add_filter(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--error-type", metavar="TYPE", help="such as SMTPDataError or smtplib.SMTPDataError")
     parser.add_argument("--since", type=_time, metavar="TIME", help="died at or after this, ISO 8601 (UTC if not said)")
     parser.add_argument("--until", type=_time, metavar="TIME", help="died at or before this")
+    parser.add_argument("--tenant", metavar="NAME", help="whose job it was")
 
 
 def _add_who(parser: argparse.ArgumentParser, where: str) -> None:
@@ -128,6 +129,7 @@ def _filter(arguments: argparse.Namespace) -> Any:
         error_type=arguments.error_type,
         since=arguments.since,
         until=arguments.until,
+        tenant=arguments.tenant,
     )
 
 
@@ -147,7 +149,7 @@ def _list(letters: Any, arguments: argparse.Namespace) -> None:
 
 
 def _told(arguments: argparse.Namespace) -> dict[str, Any]:
-    names = ("queue", "function", "reason", "error_type", "since", "until", "limit", "request")
+    names = ("queue", "function", "reason", "error_type", "since", "until", "tenant", "limit", "request")
     given = {name: getattr(arguments, name) for name in names if getattr(arguments, name) is not None}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 
@@ -176,7 +178,7 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
         raise CommandFailed("Name either one JOB_ID or --all, with options that say which")
     if arguments.all and arguments.payload is not None:
         raise CommandFailed("--payload is for one JOB_ID")
-    by = arguments.by or getpass.getuser()
+    by = who(arguments)
     if arguments.all:
         with (
             nullcontext(Done())
@@ -229,7 +231,7 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
 def _delete(letters: Any, arguments: argparse.Namespace) -> None:
     letter = _one(letters, arguments.job_id)
     with noted("dead-letters delete", arguments, {"job_id": letter.job_id}) as done:
-        is_deleted = letters.delete(letter, by=arguments.by or getpass.getuser(), why=arguments.why)
+        is_deleted = letters.delete(letter, by=who(arguments), why=arguments.why)
         done.count = int(is_deleted)
     if not is_deleted:
         raise CommandFailed(f"{letter.job_id} is no dead letter any more")

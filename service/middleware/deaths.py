@@ -24,7 +24,7 @@ from service.broker.obituaries import NotYet
 from service.broker.outcome import Reason
 from service.errors import JobExists, PayloadError
 from service.middleware.defaults import WrongOptions
-from service.payload import PayloadContract, PayloadVersions
+from service.payload import PayloadContract, PayloadVersions, may_hold_personal
 
 #: Longer than a death stays untold while any worker of the queue lives.
 ONCE_WITHIN_SECONDS = 24 * 3600
@@ -85,6 +85,9 @@ class Deaths(Middleware):
 
 def _call(broker: RedisBroker, callback: Actor[..., Any], letter: DeadLetter) -> None:
     told = letter.to_dict()
+    # The callback's own payload is shown wherever a job is: what it does not mark as personal, it gets as it is shown.
+    shown = letter.shown(broker.get_actor(letter.function))
+    told |= {name: value for name, value in shown.items() if not may_hold_personal(callback, name)}
     try:
         _send(broker, callback, letter, told)
     except PayloadError:

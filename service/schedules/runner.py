@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable
-from service.observe.probe import Probe
+from service.observe.probe import Answers, Probe
 from service.schedules.clock import Clock, clock_of
 from service.schedules.code_table import load_table
 from service.schedules.entry import Entry
@@ -126,7 +126,7 @@ def run_scheduler(settings: Settings, stop: Event) -> None:
         parts.start(running)
         scheduler = Scheduler(broker, table, firing=parts.firing, definitions=parts.definitions)
         parts.follow(scheduler, running)
-        probe = Probe(settings.worker_host, settings.worker_port, lambda: scheduler.is_ready)
+        probe = Probe(settings.worker_host, settings.worker_port, Answers(lambda: scheduler.is_ready))
         probe.start()
         running.callback(probe.stop)
         scheduler.run(stop)

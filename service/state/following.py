@@ -1,7 +1,6 @@
 """What has happened to many jobs since each was looked at last: one query for all who follow them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -9,34 +8,10 @@ from uuid import UUID
 from sqlalchemy import Engine, text
 
 from service.state.database import reaching
-from service.state.states import State
+from service.state.step import Mark, Step
 
 WITHIN_SECONDS = 2.5
 MOST_AT_ONCE = 5000
-
-
-class Mark(NamedTuple):
-    """The newest event that a follower has seen: it comes after all with a lower number."""
-
-    sequence: int
-    copy: int
-
-    def __str__(self) -> str:
-        return f"{self.sequence}-{self.copy}"
-
-    @classmethod
-    def parse(cls, written: str) -> "Mark":
-        """Read a mark as it was written. Raises ValueError."""
-        sequence, _, copy = written.partition("-")
-        if not (sequence.isascii() and sequence.isdecimal() and copy.isascii() and copy.isdecimal()):
-            raise ValueError(f"{written!r} is no mark")
-        mark = cls(int(sequence), int(copy))
-        if max(mark) >= 2**63:
-            raise ValueError(f"{written!r} is no mark")
-        return mark
-
-
-NOTHING_SEEN = Mark(0, -1)
 
 
 class Followed(NamedTuple):
@@ -46,25 +21,9 @@ class Followed(NamedTuple):
     job_id: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One event of a followed job. `state` is None of progress and log lines, whose `data` says it."""
-
-    mark: Mark
-    kind: str
-    at: datetime
-    state: State | None
-    attempt: int
-    worker: str | None
-    run_at: datetime | None
-    reason: str | None
-    error: dict[str, str] | None
-    data: Any
-
-
 _QUERY = text(
     """
-    SELECT e.job_id, e.sequence, e.copy, e.kind, e.at, e.state, e.attempt, e.worker, e.run_at, e.reason, e.error, e.data
+    SELECT e.*
     FROM unnest(
         CAST(:created AS timestamptz[]), CAST(:ids AS uuid[]), CAST(:sequences AS bigint[]), CAST(:copies AS bigint[])
     ) AS seen (created_at, job_id, sequence, copy)
@@ -94,17 +53,5 @@ def steps_since(engine: Engine, seen: Mapping[Followed, Mark]) -> dict[UUID, lis
     found: dict[UUID, list[Step]] = {}
     with reaching(engine, WITHIN_SECONDS), engine.connect() as connection:
         for row in connection.execute(_QUERY, parameters):
-            step = Step(
-                Mark(row.sequence, row.copy),
-                row.kind,
-                row.at,
-                State(row.state) if row.state else None,
-                row.attempt,
-                row.worker,
-                row.run_at,
-                row.reason,
-                row.error,
-                row.data,
-            )
-            found.setdefault(row.job_id, []).append(step)
+            found.setdefault(row.job_id, []).append(Step.of(row))
     return found

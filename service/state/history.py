@@ -13,13 +13,12 @@ from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, HistoryUnavailable
 from service.state.database import reaching
 from service.state.endings import Endings
-from service.state.following import Followed, Mark, Step, steps_since
+from service.state.following import Followed, steps_since
 from service.state.pause import Pause
 from service.state.queries import (
     Count,
     Cursor,
     Filter,
-    Moment,
     Page,
     count_jobs,
     list_jobs,
@@ -28,6 +27,7 @@ from service.state.queries import (
 )
 from service.state.snapshot import COLUMNS, Snapshot
 from service.state.states import State
+from service.state.step import Mark, Step
 from service.state.tables import jobs
 
 LOOK_UP_SECONDS = 2.5
@@ -46,7 +46,7 @@ class Story:
     """All that is stored of a job. `message` has personal data in it; of the children there are up to some."""
 
     job: Snapshot
-    moments: list[Moment]
+    steps: list[Step]
     message: dict[str, Any] | None
     children: list[Snapshot]
 
@@ -118,14 +118,14 @@ class History:
         with self._postgresql.around():
             return count_jobs(self._engine, wanted)
 
-    def story_of(self, job: Snapshot, most_children: int) -> Story:
-        """Return all that is stored of a job. Raises HistoryUnavailable."""
+    def story_of(self, job: Snapshot, most_children: int, tenant: str | None = None) -> Story:
+        """Return all that is stored of a job; of its children those of a tenant, or all. Raises HistoryUnavailable."""
         with self._postgresql.around():
             return Story(
                 job,
                 timeline_of(self._engine, job.job_id),
                 message_fields_of(self._engine, job.job_id),
-                list_jobs(self._engine, Filter(parent_id=job.job_id), limit=most_children).jobs,
+                list_jobs(self._engine, Filter(parent_id=job.job_id, tenant=tenant), limit=most_children).jobs,
             )
 
     def steps_since(self, seen: Mapping[Followed, Mark]) -> dict[UUID, list[Step]]:

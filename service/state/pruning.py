@@ -1,5 +1,7 @@
 """How long the history of jobs is kept: by age and by count, for each state in which a job can end.
 
+Lines of the audit log go by age alone, where a setting says so.
+
 Carried out by the projector that works, in small steps. A day whose jobs are mostly due goes as a whole: its partition
 is dropped, which leaves nothing to clean up, and the few rows that stay longer move to the default partition first.
 Where many stay, rows go by the thousand.
@@ -48,8 +50,9 @@ def policies_of(settings: Settings) -> dict[State, Policy]:
 class Pruning:
     """Makes partitions ahead, and removes what is too old or too much. All methods raise the driver's errors."""
 
-    def __init__(self, policies: dict[State, Policy]) -> None:
+    def __init__(self, policies: dict[State, Policy], audit_days: float | None = None) -> None:
         self._policies = policies
+        self._audit_days = audit_days
         self._too_many: dict[State, datetime] = {}
         self._next_at = self._next_count_at = 0.0
 
@@ -66,6 +69,8 @@ class Pruning:
         """Make the partitions that are missing, and remove one piece. Returns whether there may be more."""
         now = now or datetime.now(UTC)
         partitions.make_ahead(connection, now.date())
+        if self._audit_days is not None and self._forget_acts(connection, now - timedelta(days=self._audit_days)):
+            return True
         if monotonic() >= self._next_count_at:
             self._too_many = self._count(connection)
             self._next_count_at = monotonic() + COUNT_SECONDS
@@ -78,6 +83,19 @@ class Pruning:
             if self._prune(connection, partition, end < now - timedelta(days=partitions.DAYS_BACK), due):
                 return True
         return self._delete(connection, "callboard_jobs_default", due) > 0
+
+    def _forget_acts(self, connection: Connection, before: datetime) -> int:
+        """Delete up to CHUNK lines of the audit log, and return how many."""
+        # Their numbers rise with their times: the oldest are found without an index of these.
+        oldest = "SELECT id, begun_at FROM callboard_audit ORDER BY id LIMIT :most"
+        removed = connection.execute(
+            text(f"DELETE FROM callboard_audit WHERE id IN (SELECT id FROM ({oldest}) o WHERE begun_at < :before)"),
+            {"most": CHUNK, "before": before},
+        ).rowcount
+        connection.commit()
+        if removed:
+            logger.info("Lines of the audit log were removed by age", extra={"number": removed})
+        return removed
 
     def _due(self, now: datetime) -> dict[State, tuple[datetime, datetime]]:
         """For each state the times before which a job of it has ended, or was created, to be due."""
@@ -105,9 +123,8 @@ class Pruning:
         self, connection: Connection, partition: Partition, is_over: bool, due: dict[State, tuple[datetime, datetime]]
     ) -> bool:
         is_due = _condition(due)
-        kept = connection.execute(
-            text(f"SELECT count(*) FROM (SELECT 1 FROM {partition.name} WHERE NOT ({is_due}) LIMIT {MOST_MOVED + 1}) k")
-        ).scalar_one()
+        some = f"SELECT 1 FROM {partition.name} WHERE ({is_due}) IS NOT TRUE LIMIT {MOST_MOVED + 1}"
+        kept = connection.execute(text(f"SELECT count(*) FROM ({some}) k")).scalar_one()
         if kept <= MOST_MOVED and is_over:
             self._drop(connection, partition, is_due, kept)
             return True
@@ -120,7 +137,7 @@ class Pruning:
         told = Partition("callboard_events", partition.day)
         both = [partition, *([told] if told in partitions.existing(connection) else [])]
         if kept:
-            kept_rows = f"SELECT * FROM {partition.name} WHERE NOT ({is_due})"
+            kept_rows = f"SELECT * FROM {partition.name} WHERE ({is_due}) IS NOT TRUE"
             connection.execute(text(f"CREATE TEMP TABLE kept_jobs ON COMMIT DROP AS {kept_rows}"))
             if told in both:
                 connection.execute(
@@ -155,9 +172,9 @@ class Pruning:
 
 
 def _condition(due: dict[State, tuple[datetime, datetime]]) -> str:
-    """What is due, in SQL. Of our own values only."""
+    """What is due, in SQL. Of our own values only. A job stays while its task waits for what it has come to."""
     parts = [
         f"(state = '{state}' AND (completed_at < '{ended.isoformat()}' OR created_at < '{created.isoformat()}'))"
         for state, (ended, created) in due.items()
     ]
-    return " OR ".join(parts)
+    return f"({' OR '.join(parts)}) AND job_id NOT IN (SELECT job_id FROM callboard_task_runs)"

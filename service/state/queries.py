@@ -17,6 +17,7 @@ from service.broker.outcome import storable_json
 from service.state.database import reaching
 from service.state.snapshot import COLUMNS, Snapshot
 from service.state.states import State
+from service.state.step import Step
 from service.state.tables import events, jobs
 
 WITHIN_SECONDS = 5.0
@@ -96,24 +97,6 @@ class Count:
     is_exact: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """One thing that happened to a job. `state` is None of progress and log lines, whose `data` says it."""
-
-    at: datetime
-    kind: str
-    state: State | None
-    attempt: int
-    queue: str
-    worker: str | None
-    run_at: datetime | None
-    reason: str | None
-    #: The idempotency key that it waits for, of a waiting one.
-    key: str | None
-    error: dict[str, str] | None
-    data: Any
-
-
 def list_jobs(engine: Engine, wanted: Filter, cursor: Cursor | None = None, limit: int = 50) -> Page:
     """Return up to `limit` jobs behind the cursor, without results and payloads. Raises HistoryUnavailable."""
     limit = min(max(limit, 1), MOST_LISTED)
@@ -139,28 +122,13 @@ def count_jobs(engine: Engine, wanted: Filter, most: int = MOST_COUNTED) -> Coun
     return Count(min(number, most), number <= most)
 
 
-def timeline_of(engine: Engine, job_id: UUID) -> list[Moment]:
+def timeline_of(engine: Engine, job_id: UUID) -> list[Step]:
     """Return what happened to a job, in order: the first MOST_TOLD events. Raises HistoryUnavailable."""
     with reaching(engine, WITHIN_SECONDS), engine.connect() as connection:
         created = connection.execute(select(jobs.c.created_at).where(jobs.c.job_id == job_id)).scalars().all()
         of_job = select(events).where(events.c.job_id == job_id, events.c.created_at.in_(created))
         rows = connection.execute(of_job.order_by(events.c.sequence, events.c.copy).limit(MOST_TOLD)).all()
-    return [
-        Moment(
-            row.at,
-            row.kind,
-            State(row.state) if row.state else None,
-            row.attempt,
-            row.queue,
-            row.worker,
-            row.run_at,
-            row.reason,
-            row.key if row.kind == "waiting" else None,
-            row.error,
-            row.data,
-        )
-        for row in rows
-    ]
+    return [Step.of(row) for row in rows]
 
 
 def message_fields_of(engine: Engine, job_id: UUID) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from dramatiq.actor import Actor
 from sqlalchemy import Engine, text
 
 from service.broker import RedisBroker
+from service.broker.once import is_wide
 from service.broker.restoring import MOST_BYTES, MOST_ROWS, Lost, Restored, Restoring
 from service.queues import QUEUES
 from service.state.database import reaching
@@ -27,11 +28,18 @@ NO_QUEUE = "its queue is not in the table of queues"
 #: Those that were waiting longest come back first.
 WAITING = tuple(state for state in State if not is_final(state))
 
-_PAGE = text(
+_SOME = (
     "SELECT job_id, created_at, last_sequence, queue, state, completed_at, octet_length(message) AS bytes "
-    "FROM callboard_jobs WHERE state = :state AND created_at >= :created "
-    "AND (created_at, job_id) > (:created, :job_id) ORDER BY created_at, job_id LIMIT :most"
+    "FROM callboard_jobs j WHERE state = :state AND created_at >= :created "
+    "AND (created_at, job_id) > (:created, :job_id)"
 )
+_OLDEST = "ORDER BY created_at, job_id LIMIT :most"
+_DELETED = (
+    "EXISTS (SELECT FROM callboard_events e WHERE e.created_at = j.created_at AND e.job_id = j.job_id "
+    "AND e.sequence > j.sequence AND e.kind = 'deleted')"
+)
+_PAGE = text(f"{_SOME} {_OLDEST}")
+_LETTERS = text(f"{_SOME} AND NOT {_DELETED} {_OLDEST}")
 _STATE = "job_id, created_at, last_sequence, type, queue, state, attempt, started_at, completed_at, tenant, key, error"
 _THESE = "FROM callboard_jobs WHERE created_at = ANY (:created) AND job_id = ANY (:ids)"
 _ROWS = text(f"SELECT {_STATE}, changed_at, run_at, reason, priority, message {_THESE}")
@@ -116,7 +124,7 @@ class Rebuild:
         return left_out
 
     def _bring_letters(self, left_out: set[str]) -> None:
-        for page in self._pages(_PAGE, {**_FIRST, "state": State.DEAD.value}):
+        for page in self._pages(_LETTERS, {**_FIRST, "state": State.DEAD.value}):
             recent = [row for row in page if row["completed_at"] and row["completed_at"] >= self._letters_since]
             out = [row for row in recent if row["queue"] in left_out]
             for queue, rows in _by_queue(out):
@@ -173,6 +181,9 @@ class Rebuild:
                 if free:
                     kept = len(free) if self._dry_run else self._restoring.remember(queue, free)
                     self.report.keys[queue] += kept
+                wide = {row["key"] for row in rows if is_wide(self._actor(row["type"]))}
+                if wide and not self._dry_run:
+                    self._restoring.point(queue, [key for key in free if key.key in wide])
 
     def _give_up(self, row: Row, why: str) -> None:
         one = NotRestored(str(row["job_id"]), row["queue"], State(row["state"]), why)

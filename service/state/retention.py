@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import IO, Any
 
 from service.broker import RedisBroker
 from service.broker.dead_letters import DeadLetters, Found
@@ -57,7 +57,7 @@ class Retention:
             except OSError as error:
                 logger.error("Dead letters can't be archived, and stay: %s", error, extra={"queue": queue})
                 return 0
-        removed = self._letters.discard(queue, going)
+        removed = self._letters.discard(queue, going, by="retention", why="by age or count")
         fields = {"queue": queue, "number": removed, "archived": self._archive is not None}
         logger.info("Dead letters were removed by age or count", extra=fields)
         return removed
@@ -72,7 +72,16 @@ def _line(queue: str, found: Found) -> str:
 
 def _append(folder: Path, lines: Iterable[str]) -> None:
     file = folder / f"dead-letters-{datetime.now(UTC):%Y-%m-%d}.jsonl"
-    with file.open("a", encoding="utf-8") as archive:
-        archive.writelines(f"{line}\n" for line in lines)
-        archive.flush()
+    with file.open("ab+", buffering=0) as archive:
+        data = _end_of_broken_line(archive) + "".join(f"{line}\n" for line in lines).encode()
+        while data:
+            data = data[archive.write(data) or 0 :]
         os.fsync(archive.fileno())
+
+
+def _end_of_broken_line(archive: IO[bytes]) -> bytes:
+    """Of whoever was killed or found the disk full half a line may stand there: what joins it could not be read."""
+    if archive.seek(0, os.SEEK_END) == 0:
+        return b""
+    archive.seek(-1, os.SEEK_END)
+    return b"" if archive.read(1) == b"\n" else b"\n"

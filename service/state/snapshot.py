@@ -44,6 +44,8 @@ class Snapshot:
     key: str | None = None
     #: The job that has sent it.
     parent_id: UUID | None = None
+    #: Whether it runs, and is to end as cancelled. Only Redis knows.
+    is_cancel_requested: bool = False
 
     def after(self, before: "Snapshot | None") -> "Snapshot":
         """Return this snapshot with what an older one knows better: the first start, the newest attempt, its origin."""
@@ -87,6 +89,7 @@ class Snapshot:
             tenant=fields.get("tenant"),
             key=fields.get("key"),
             parent_id=UUID(fields["parent_id"]) if JOB_ID.fullmatch(fields.get("parent_id", "")) else None,
+            is_cancel_requested="cancel_requested" in fields,
         )
 
     @classmethod
@@ -98,7 +101,7 @@ class Snapshot:
 
 
 #: The columns that it is made of.
-COLUMNS = tuple(field.name for field in fields_of(Snapshot))
+COLUMNS = tuple(field.name for field in fields_of(Snapshot) if field.name != "is_cancel_requested")
 _OF_THE_SEND = ("priority", "tenant", "key", "parent_id")
 
 

@@ -22,7 +22,9 @@ class Cancellation:
 
         What it ends as may be something else, where the job was faster.
         """
-        assert task.job_id
+        if task.job_id is None:  # somebody else has written the row
+            self._runs.cancel(task.task_id, None, _text_of(by))
+            return True
         job_id = str(task.job_id)
         act = self._acts.cancel(job_id, by=by)
         if act is None and not self._acts.forestall(task.queue, job_id, ONCE_WITHIN_SECONDS):
@@ -35,6 +37,10 @@ class Cancellation:
             self._runs.end(task.task_id, snapshot)
         else:
             # It was never sent, or is known nowhere any more, and is not sent after this.
-            error = cancellation(by, "")
-            self._runs.cancel(task.task_id, task.job_id, f"{error.type}: {error.message}")
+            self._runs.cancel(task.task_id, task.job_id, _text_of(by))
         return True
+
+
+def _text_of(by: str) -> str:
+    error = cancellation(by, "")
+    return f"{error.type}: {error.message}"

@@ -83,13 +83,13 @@ class Runs:
         failed = {"status": TaskStatus.FAILED, "result": None, "error_message": reason, "completed_at": now}
         return self._end(run.task_id, run.job_id, failed)
 
-    def cancel(self, task_id: UUID, job_id: UUID, reason: str) -> bool:
-        """Write that a task is cancelled whose job was never sent, or is known nowhere."""
+    def cancel(self, task_id: UUID, job_id: UUID | None, reason: str) -> bool:
+        """Write that a task is cancelled whose job was never sent, or is known nowhere, or that has none."""
         now = datetime.now(UTC)
         cancelled = {"status": TaskStatus.CANCELLED, "result": None, "error_message": reason, "completed_at": now}
         return self._end(task_id, job_id, cancelled)
 
-    def _end(self, task_id: UUID, job_id: UUID, outcome: dict[str, Any]) -> bool:
+    def _end(self, task_id: UUID, job_id: UUID | None, outcome: dict[str, Any]) -> bool:
         waits = tasks.c.status == TaskStatus.IN_PROGRESS.value
         if outcome["status"] is TaskStatus.COMPLETED:
             # Its dead job may have been replayed since.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from dramatiq.message import Message
-from sqlalchemy import Connection, Engine, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, Engine, and_, delete, func, insert, select, tuple_, update
 
 from service.broker.messages import encode_message
 from service.errors import InvalidRequest, TaskRunning
@@ -116,9 +116,13 @@ class TaskStore:
         """Put a task back to what it was: its job was refused, and never sent."""
         was = {name: getattr(before, name) for name in (*NOT_EXECUTED, "status")}
         with self._transaction() as connection:
-            # The task first, as everywhere: who locks in another order may wait for each other.
-            connection.execute(_update(before.task_id, was).where(tasks.c.job_id == job_id))
-            connection.execute(delete(runs).where(runs.c.job_id == job_id))
+            # The task first, as everywhere: who locks in another order may wait for each other. A reconciler may have
+            # sent the job since: then it is the task's.
+            unsent = and_(runs.c.job_id == job_id, runs.c.sent_at.is_(None))
+            connection.execute(
+                _update(before.task_id, was).where(tasks.c.job_id == job_id, select(runs).where(unsent).exists())
+            )
+            connection.execute(delete(runs).where(unsent))
 
     @contextmanager
     def _transaction(self) -> Generator[Connection]:

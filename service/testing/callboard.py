@@ -172,14 +172,15 @@ class Callboard:
     def _run(self, waiting: Waiting) -> Ended:
         queue, row = waiting.queue, waiting.row
         options = self._broker.get_actor(row.actor).options if self._broker.is_named(row.actor) else {}
-        if row.key and (first := self._wire.result_of_key(queue, row.key)) is not None:
+        scope = "" if options.get("idempotency_scope") == "global" else queue
+        if row.key and (first := self._wire.result_of_key(scope, row.key)) is not None:
             answer = options.get("duplicate_result", FIRST_RESULT)
             result = json.loads(first) if answer is FIRST_RESULT else answer
             return Ended(None, "succeeded", result, None, skipped=True)
         ended = self._run_now(waiting)
         if row.key and ended.state == "succeeded":
             seconds = options.get("idempotency_ttl", DEFAULT_TTL_SECONDS)
-            self._wire.take_key(queue, row.key, json.dumps(ended.result), seconds)
+            self._wire.take_key(scope, row.key, json.dumps(ended.result), seconds)
         return ended
 
     def _run_now(self, waiting: Waiting) -> Ended:

@@ -15,3 +15,13 @@ def effect(*, ref: str, seconds: float = 1.0) -> str:
     time.sleep(seconds)
     note(f"effect-{ref}")
     return context.job_id
+
+
+@job(name="once.here", queue="default", idempotency_key="wide:{ref}", idempotency_scope="global")
+def here(*, ref: str) -> str:
+    return effect.fn(ref=ref)
+
+
+@job(name="once.there", queue="email", idempotency_key="wide:{ref}", idempotency_scope="global")
+def there(*, ref: str) -> str:
+    return effect.fn(ref=ref)

@@ -33,6 +33,7 @@ def client(broker: RedisBroker, database_url: str, monkeypatch: pytest.MonkeyPat
         memory_limit_mb=512,
         idempotency_key="{month}",
         idempotency_ttl="7d",
+        idempotency_scope="global",
         unique=Unique("{month}"),
     )
     def make(*, month: str, rows: int = 10) -> None:
@@ -74,6 +75,7 @@ def test_an_actor_is_shown_with_its_payload_and_all_that_holds_for_it(client: Te
             "isolation": "process",
             "memory_limit_mb": 512,
             "idempotency_ttl_seconds": 7 * 24 * 3600,
+            "idempotency_scope": "global",
             "is_keyed": True,
             "is_unique": True,
         },

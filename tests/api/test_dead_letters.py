@@ -107,7 +107,7 @@ def test_a_repeated_request_replays_nothing_twice(client: TestClient, broker: Re
     again = client.post(f"/dead-letters/{job_id}/replay", json={}, headers=key)
     assert (again.status_code, again.json()["again"]) == (200, True)
     assert client.get(f"/dead-letters/{job_id}").status_code == 200
-    bulk = client.post("/dead-letters/replay", json={"filter": {}}, headers=key).json()
+    bulk = client.post("/dead-letters/replay", json={"filter": {}, "all": True}, headers=key).json()
     assert (bulk["replayed"], bulk["counts"]) == (1, []), "what it had done before, and nothing more"
     assert client.get(f"/dead-letters/{job_id}").status_code == 200
 
@@ -137,7 +137,17 @@ def test_many_are_counted_before_they_are_replayed(client: TestClient, broker: R
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"filter": {"colour": "red"}}, {"filter": {}, "limit": 1001}, {"filter": {}, "dryrun": True}]
+    "body",
+    [
+        {},
+        {"filter": {}},
+        {"filter": {"queue": None}},
+        {"filter": {"queue": None}, "all": True},
+        {"filter": {"queue": "email", "reason": None}},
+        {"filter": {"colour": "red"}},
+        {"filter": {"queue": "email"}, "limit": 1001},
+        {"filter": {"queue": "email"}, "dryrun": True},
+    ],
 )
 def test_a_request_for_many_that_is_mistaken_does_nothing(
     client: TestClient, broker: RedisBroker, body: dict[str, Any]

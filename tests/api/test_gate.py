@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
 from starlette.types import Scope as Asked
 from starlette.websockets import WebSocketDisconnect
 
@@ -14,7 +16,7 @@ from service.access.scopes import Caller, Scope
 from service.api.app import build_app
 from service.api.gate import Gate
 from service.api.routes import ADMIN, OPEN, READ, ROUTES, TENANTS_READ, Page
-from service.api.rules import Rules, check_all_routes_have_rules, routes_of
+from service.api.rules import Rules, check_all_routes_have_rules, path_of, routes_of
 from service.broker import RedisBroker
 from service.errors import DeclarationError, NotAuthenticated
 from service.state.database import engine_for
@@ -23,7 +25,7 @@ from service.state.history import History
 JOB = "6a5e8c07-4a38-4b0e-9d0c-3d1f6f5d3c11"
 
 
-async def nobody(scope: Asked) -> Caller:
+async def nobody(scope: Asked, *, again: bool = False) -> Caller:
     raise NotAuthenticated("no key")
 
 
@@ -86,6 +88,25 @@ def test_another_method_is_refused_with_those_that_are_taken(client: TestClient)
     assert closed.value.code == 1008
 
 
+@pytest.mark.parametrize("place", ["/place", "/jobs", "/jobs/"])
+def test_a_mounted_application_is_guarded_as_any_other(app: FastAPI, place: str) -> None:
+    client = TestClient(Starlette(routes=[Mount(place, app)]))
+    place = place.rstrip("/")
+    assert client.get(f"{place}/healthz").status_code == 200
+    assert client.get(f"{place}/jobs").status_code == client.get(f"{place}/docs").status_code == 401
+    for path in ("", "/", "/nothing", f"{place}/jobs"):
+        assert client.get(f"{place}{path}").status_code in (401, 404), path
+    assert client.get("/healthz").status_code == 404
+
+
+@pytest.mark.parametrize("root", ["", "/", "/a", "/a/", "/jobs", "/jobs/x", "a"])
+@pytest.mark.parametrize("path", ["/jobs", "/a/jobs", "/ab/jobs", "/a", "/a/", "/a//jobs", "/jobs/jobs", "jobs"])
+def test_the_gate_and_the_router_look_at_one_path(root: str, path: str) -> None:
+    scope = {"type": "http", "method": "GET", "path": path, "root_path": root}
+    _, found = Route("/{rest:path}", lambda: None).matches(scope)
+    assert path_of(scope) == f"/{found['path_params']['rest']}" if found else path_of(scope) in ("", "jobs")
+
+
 def test_where_several_routes_fit_all_their_rules_are_met() -> None:
     rules = Rules({("GET", "/a/{x}"): READ, ("GET", "/a/all"): ADMIN, ("GET", "/b/{rest:path}"): OPEN})
     assert set(rules.of("GET", "/a/all")) == {READ, ADMIN}
@@ -101,7 +122,7 @@ async def inner(scope: Asked, receive: Any, send: Any) -> None:
 
 
 def gate_for(caller: Caller, public: frozenset[Page] = frozenset()) -> TestClient:
-    async def authenticate(scope: Asked) -> Caller:
+    async def authenticate(scope: Asked, *, again: bool = False) -> Caller:
         return caller
 
     table = {("GET", "/mine"): TENANTS_READ, ("GET", "/all"): READ, ("DELETE", "/all"): ADMIN, **ROUTES}
@@ -130,3 +151,9 @@ def test_a_page_is_opened_by_a_setting() -> None:
     stranger = Caller("a", frozenset())
     assert gate_for(stranger).get("/docs").status_code == 403
     assert gate_for(stranger, frozenset({Page.DOCS})).get("/docs").text == "anybody"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/ready"])
+def test_a_probe_may_ask_for_the_head_only(client: TestClient, path: str) -> None:
+    answer = client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")

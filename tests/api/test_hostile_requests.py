@@ -67,6 +67,14 @@ def test_what_can_not_be_sent_is_refused_as_a_problem(api: Api, body: str) -> No
     assert (answer.status, answer.content_type) == (422, PROBLEM)
 
 
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"\xff", b'{"why": "\xff"}', b"{", b'"x"', b'{"why": "\\ud800"}'])
+def test_an_act_whose_body_can_not_be_read_is_refused_as_any_other_request(api: Api, body: bytes) -> None:
+    path = api.send().body["poll_url"]
+    answer = api.ask("POST", f"{path}/cancel", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status, answer.body["type"]) == (422, "urn:callboard:problem:invalid-request")
+    assert api.get(path).body["state"] == "pending"
+
+
 @pytest.mark.parametrize("depth", range(150, 1000, 50))
 def test_nesting_is_taken_or_refused_at_any_depth(api: Api, depth: int) -> None:
     for actor in ("plain", "count.up"):

@@ -73,12 +73,13 @@ def test_a_waiting_job_is_cancelled_at_once_and_says_why(client: TestClient, sto
     job = client.get(f"/jobs/{job_id}").json()
     assert (job["state"], job["status"], job["is_terminal"]) == ("cancelled", "failed", True)
     assert job["error"] == {"type": "Cancelled", "message": "Cancelled by anybody: sent by mistake"}
+    assert job["started_at"] is None
     again = client.post(f"/jobs/{job_id}/cancel")
     assert (again.status_code, again.json()["state"]) == (200, "cancelled")
     store()
     again = client.post(f"/jobs/{job_id}/cancel")
     assert (again.status_code, again.json()["state"]) == (200, "cancelled"), "also where only the database knows it"
-    assert client.get(f"/jobs/{job_id}").json() == job | {"priority": 5}, "which the database knows from its send"
+    assert client.get(f"/jobs/{job_id}").json() == job
 
 
 def test_a_running_job_is_told_to_stop(
@@ -90,6 +91,8 @@ def test_a_running_job_is_told_to_stop(
     answer = client.post(f"/jobs/{job_id}/cancel")
     expected = {"job_id": job_id, "state": "running", "status": "running", "cancel_requested": True}
     assert (answer.status_code, answer.json()) == (202, expected)
+    shown = client.get(f"/jobs/{job_id}").json()
+    assert shown.get("cancel_requested", False) is (shown["state"] == "running"), "whoever asks sees that it is to end"
     eventually(lambda: state_of(client, job_id) == "cancelled", 2)
     store()
     assert state_of(client, job_id) == "cancelled"

@@ -94,6 +94,14 @@ def test_a_purge_asks_for_the_name_and_can_be_tried_first(client: TestClient) ->
     assert client.post("/queues/default/purge?confirm=default").json()["purged"] == 0
 
 
+@pytest.mark.parametrize("option", ["dryrun=true", "dry-run=true", "keeep=true"])
+def test_a_purge_with_a_misspelt_option_purges_nothing(client: TestClient, option: str) -> None:
+    send(client)
+    answer = client.post(f"/queues/default/purge?confirm=default&{option}")
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, f"query.{option[:-5]}")
+    assert client.get("/queues/default").json()["counts"]["pending"] == 1
+
+
 def test_what_is_purged_can_be_kept_and_retried(client: TestClient) -> None:
     [job_id] = send(client)
     done = client.post("/queues/default/purge?confirm=default&keep=true").json()

@@ -210,7 +210,7 @@ def test_what_was_missed_is_shown(api: Api, broker: RedisBroker) -> None:
 def test_a_name_is_given_once(api: Api) -> None:
     assert create(api, cron="* * * * *").status == 201
     again = create(api, cron="0 * * * *")
-    assert (again.status, again.body["type"]) == (409, "urn:callboard:problem:schedule-conflict")
+    assert (again.status, again.body["type"]) == (409, "urn:callboard:problem:conflict")
     assert create(api, "in-code", cron="* * * * *").status == 409
 
 
@@ -296,7 +296,7 @@ def test_a_pause_survives_an_emptied_redis(api: Api, broker: RedisBroker, engine
 
 def test_a_tenant_sees_and_touches_its_own_alone(serve_book: Callable[..., Api]) -> None:
     def of(tenant: str) -> Api:
-        async def authenticate(_scope: Any) -> Caller:
+        async def authenticate(scope: Any, *, again: bool = False) -> Caller:
             return Caller(tenant, frozenset({Scope.READ, Scope.OPERATE}), "key", tenant)
 
         return serve_book(authenticate=authenticate)

@@ -49,6 +49,7 @@ def may_end(broker: RedisBroker) -> threading.Event:
         current_job().log("begun", n=n)
         current_job().progress(n, 10)
         assert may_end.wait(60)
+        current_job().log("ended")
         return n
 
     return may_end
@@ -93,7 +94,9 @@ def test_a_stream_tells_each_step_and_ends_with_the_job(
     assert {each.event for each in sent} == {"state", "log", "progress"}
     [progress] = [each.data["data"] for each in sent if each.event == "progress"]
     assert (progress["done"], progress["total"]) == (7, 10)
-    assert sent[-1].data["status"] == "succeeded"
+    # What it said last is told too, though it takes its own way and comes behind the end.
+    last = [each.data["data"] for each in sent if each.event == "log"][-1]
+    assert last[-1]["message"] == "ended"
     ids = [tuple(map(int, each.id.split("-"))) for each in sent]
     assert ids == sorted(set(ids))
 
@@ -166,3 +169,32 @@ def test_clients_that_close_a_silent_stream_are_noticed(
         each.close()
     eventually(lambda: app.state.followers.count == 0)
     eventually(lambda: not app.state.followers.is_looking)
+
+
+@pytest.mark.usefixtures("_projector")
+def test_a_stream_ends_also_where_the_end_was_not_the_last_that_was_told(
+    api: Api, may_end: threading.Event, start_worker: Callable[..., Worker]
+) -> None:
+    may_end.set()
+    start_worker()
+    job_id = api.send(n=7).body["job_id"]
+    # What a job has logged goes its own way, and may arrive behind its end.
+    eventually(lambda: "log" in {each["kind"] for each in api.get(f"/jobs/{job_id}/timeline").body["events"]})
+    eventually(lambda: api.get(f"/jobs/{job_id}").body["is_terminal"])
+    kinds = [each["kind"] for each in api.get(f"/jobs/{job_id}/timeline").body["events"]]
+    answer = api.ask("GET", f"/jobs/{job_id}/events", timeout=5)
+    assert len(events_in(answer.body)) == len(kinds)
+    assert kinds.index("settled") < kinds.index("log"), "else this test shows nothing"
+
+
+@pytest.mark.usefixtures("_projector")
+def test_who_has_seen_the_end_is_told_to_come_no_more(
+    api: Api, may_end: threading.Event, start_worker: Callable[..., Worker]
+) -> None:
+    may_end.set()
+    start_worker()
+    job_id = api.send(n=7).body["job_id"]
+    seen = events_in(api.ask("GET", f"/jobs/{job_id}/events", timeout=10).body)
+    eventually(lambda: api.get(f"/jobs/{job_id}").body["is_terminal"])
+    again = api.ask("GET", f"/jobs/{job_id}/events", headers={"Last-Event-ID": seen[-1].id}, timeout=5)
+    assert (again.status, again.body) == (204, "")

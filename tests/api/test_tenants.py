@@ -6,9 +6,11 @@ from uuid import uuid4
 import pytest
 from dramatiq.worker import Worker
 
-from service.broker import RedisBroker
+from service.broker import RedisBroker, dead_letters
 from service.broker.job_acts import JobActs
+from service.broker.outcome import Dead, Failure, Reason
 from service.broker.queue_acts import QueueActs
+from service.broker.settlement import settlement_of
 from service.state.database import engine_for
 from service.state.projector import Projector
 from tests.api.access import Guarded, guarded
@@ -87,6 +89,28 @@ def test_one_idempotency_key_is_another_for_each_tenant(api: Guarded, acme: str,
     assert named.status_code == 422, "it asks for another job"
 
 
+def test_jobs_of_a_tenant_are_listed_by_their_key_as_it_was_sent(
+    api: Guarded, broker: RedisBroker, database_url: str, acme: str, umbrella: str, anyone: str
+) -> None:
+    count = broker.get_actor("count.up")
+    for tenant in ("acme", "umbrella"):
+        count.send_with_options(kwargs={"n": 1}, idempotency_key="invoice:7", tenant=tenant)
+    engine = engine_for(database_url)
+    with engine.connect() as connection:
+        while Projector(broker, engine).project_batch(connection):
+            pass
+    engine.dispose()
+
+    def listed(token: str, query: str) -> list[tuple[str, str]]:
+        jobs = api.ask("GET", f"/jobs?{query}", token).json()["jobs"]
+        return [(job["tenant"], job["key"]) for job in jobs]
+
+    own = [("acme", "tenant:acme:invoice:7")]
+    assert listed(acme, "key=invoice:7") == listed(anyone, "tenant=acme&key=invoice:7") == own
+    assert listed(acme, "key=tenant:acme:invoice:7") == listed(anyone, "key=tenant:acme:invoice:7") == own
+    assert listed(umbrella, "key=tenant:acme:invoice:7") == listed(anyone, "key=invoice:7") == []
+
+
 def test_a_key_of_a_tenant_does_not_reach_what_concerns_all(api: Guarded, umbrella: str) -> None:
     answer = api.ask("POST", "/acts", umbrella)
     assert (answer.status_code, answer.json()["type"]) == (403, "urn:callboard:problem:not-for-tenants")
@@ -160,6 +184,93 @@ def test_a_switched_queue_is_written_down_with_its_name(api: Guarded) -> None:
         (0, {"queue": "email"}),
         (1, {"queue": "email"}),
     ]
+
+
+def test_a_timeline_names_no_child_of_another_tenant(
+    api: Guarded, broker: RedisBroker, database_url: str, acme: str, umbrella: str, anyone: str
+) -> None:
+    path = api.send(acme).json()["poll_url"]
+    of_parent = {"parent_id": path.removeprefix("/jobs/")}
+    actor = broker.get_actor("count.up")
+    children = [
+        actor.message_with_options(kwargs={"n": 1}, **of_parent, tenant=tenant) for tenant in ("acme", "umbrella")
+    ]
+    for child in children:
+        broker.enqueue(child)
+    engine = engine_for(database_url)
+    with engine.connect() as connection:
+        while Projector(broker, engine).project_batch(connection):
+            pass
+    engine.dispose()
+    told = {token: api.ask("GET", f"{path}/timeline", token).json() for token in (acme, anyone)}
+    assert [child["job_id"] for child in told[acme]["children"]] == [children[0].message_id]
+    assert len(told[anyone]["children"]) == 2
+
+
+def die(api: Guarded, broker: RedisBroker, token: str) -> str:
+    job_id = api.send(token).json()["job_id"]
+    [delivery] = broker.fetch("default", 1)[0]
+    delivery.outcome = Dead(Failure("ValueError", "no", "Traceback ..."), Reason.FAILED)
+    broker.settle("default", [settlement_of(delivery)])
+    return job_id
+
+
+def test_dead_letters_are_their_tenants(
+    api: Guarded, broker: RedisBroker, acme: str, umbrella: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, others = die(api, broker, umbrella), die(api, broker, acme)
+    nobodys = die(api, broker, api.key("submit", name="s")[1])
+    listed = api.ask("GET", "/dead-letters", umbrella).json()
+    assert [(letter["job_id"], letter["tenant"]) for letter in listed["dead_letters"]] == [(mine, "umbrella")]
+    everyone = api.key("read", "operate", name="operator")[1]
+    assert len(api.ask("GET", "/dead-letters", everyone).json()["dead_letters"]) == 3
+    [found] = api.ask("GET", "/dead-letters?tenant=acme", everyone).json()["dead_letters"]
+    assert found["job_id"] == others
+    assert api.ask("GET", "/dead-letters?tenant=acme", umbrella).status_code == 422
+
+    unknown = str(uuid4())
+    for job_id in (others, nobodys):
+        for method, act in (("GET", ""), ("DELETE", ""), ("POST", "/replay")):
+            asked = {"json": {}} if act else {}
+            hidden = api.ask(method, f"/dead-letters/{job_id}{act}", umbrella, **asked)
+            nowhere = api.ask(method, f"/dead-letters/{unknown}{act}", umbrella, **asked)
+            assert hidden.status_code == nowhere.status_code == 404
+            assert hidden.json()["detail"].replace(job_id, unknown) == nowhere.json()["detail"]
+
+    many = {"filter": {"queue": "default"}}
+    dry = api.ask("POST", "/dead-letters/replay", umbrella, json={**many, "dry_run": True}).json()
+    assert (dry["replayed"], dry["skipped"]) == (1, 0)
+    done = api.ask("POST", "/dead-letters/replay", umbrella, json={**many, "limit": 1}).json()
+    assert done == {**dry, "dry_run": False}
+    assert api.log.page(limit=1)[0].tenant == "umbrella"
+    assert len(api.ask("GET", "/dead-letters", everyone).json()["dead_letters"]) == 2, "the others stay"
+
+    # A page that has found nothing yet leads on by a cursor that names nobody's job.
+    monkeypatch.setattr(dead_letters, "MOST_LOOKED_AT", 1)
+    page = api.ask("GET", "/dead-letters", umbrella).json()
+    assert page["dead_letters"] == []
+    assert nobodys.encode().hex() not in page["cursor"]
+
+
+def test_a_crash_has_its_tenants_letter_too(api: Guarded, broker: RedisBroker, acme: str, umbrella: str) -> None:
+    """Whose final event is written by a script, which does not know the tenant."""
+    job_id = api.send(umbrella).json()["job_id"]
+    for _ in range(3):  # whoever holds it dies of it
+        eventually(lambda: begun(broker))
+    eventually(lambda: broker.wire.fetch("default", 1, lease_ms=1, wakeable_ms=0).died)
+    assert api.ask("GET", f"/dead-letters/{job_id}", umbrella).json()["reason"] == "crashed"
+    assert api.ask("GET", f"/dead-letters/{job_id}", acme).status_code == 404
+    assert api.ask("GET", "/dead-letters", acme).json()["dead_letters"] == []
+
+
+def test_one_key_of_a_replay_is_another_for_each_tenant(api: Guarded, broker: RedisBroker, umbrella: str) -> None:
+    acme = api.key("submit", "read", "operate", name="acme-operator", tenant="acme")[1]
+    many, key = {"filter": {"queue": "default"}}, {"Idempotency-Key": "1"}
+    for token in (umbrella, acme):
+        die(api, broker, token)
+        done = api.ask("POST", "/dead-letters/replay", token, json={**many, "limit": 1}, headers=key).json()
+        assert (done["replayed"], len(done["counts"])) == (1, 1)
+        broker.fetch("default", 1)
 
 
 def begun(broker: RedisBroker) -> bool:

@@ -15,8 +15,8 @@ from service.api.timelines import waits_of
 from service.broker import RedisBroker
 from service.job import Backoff, Personal, current_job, job
 from service.state.history import History
-from service.state.queries import Moment
 from service.state.states import State
+from service.state.step import NOTHING_SEEN, Step
 from tests.servers import eventually
 
 
@@ -82,24 +82,24 @@ def test_a_job_of_nobody_has_none(client: TestClient, job_id: str) -> None:
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def moment(at: float, state: State, *, run_at: float | None = None, key: str | None = None) -> Moment:
+def step(at: float, state: State, *, run_at: float | None = None, key: str | None = None) -> Step:
     due = None if run_at is None else START + timedelta(seconds=run_at)
-    return Moment(START + timedelta(seconds=at), "x", state, 1, "default", None, due, None, key, None, None)
+    return Step(NOTHING_SEEN, "x", START + timedelta(seconds=at), state, 1, run_at=due, key=key)
 
 
 @pytest.mark.parametrize(
-    ("moments", "waits"),
+    ("steps", "waits"),
     [
-        ([moment(0, State.PENDING)], [("worker", None)]),
-        ([moment(0, State.PENDING), moment(3, State.RUNNING)], [("worker", 3)]),
-        ([moment(0, State.SCHEDULED, run_at=60)], [("time", 60)]),
-        ([moment(0, State.SCHEDULED, run_at=60), moment(65, State.RUNNING)], [("time", 60), ("worker", 5)]),
-        ([moment(0, State.SCHEDULED, run_at=60), moment(20, State.CANCELLED)], [("time", 20)]),
-        ([moment(0, State.RETRYING, run_at=9), moment(9, State.RUNNING)], [("retry", 9)]),
-        ([moment(0, State.WAITING, key="k"), moment(4, State.RUNNING)], [("key", 4)]),
-        ([moment(0, State.RUNNING), moment(4, State.SUCCEEDED)], []),
+        ([step(0, State.PENDING)], [("worker", None)]),
+        ([step(0, State.PENDING), step(3, State.RUNNING)], [("worker", 3)]),
+        ([step(0, State.SCHEDULED, run_at=60)], [("time", 60)]),
+        ([step(0, State.SCHEDULED, run_at=60), step(65, State.RUNNING)], [("time", 60), ("worker", 5)]),
+        ([step(0, State.SCHEDULED, run_at=60), step(20, State.CANCELLED)], [("time", 20)]),
+        ([step(0, State.RETRYING, run_at=9), step(9, State.RUNNING)], [("retry", 9)]),
+        ([step(0, State.WAITING, key="k"), step(4, State.RUNNING)], [("key", 4)]),
+        ([step(0, State.RUNNING), step(4, State.SUCCEEDED)], []),
     ],
     ids=["queued", "started", "scheduled", "late", "cancelled", "retry", "key", "none"],
 )
-def test_what_it_has_waited_for(moments: list[Moment], waits: list[tuple[str, float | None]]) -> None:
-    assert [(wait.what_for, wait.seconds) for wait in waits_of(moments)] == waits
+def test_what_it_has_waited_for(steps: list[Step], waits: list[tuple[str, float | None]]) -> None:
+    assert [(wait.what_for, wait.seconds) for wait in waits_of(steps)] == waits

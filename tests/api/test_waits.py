@@ -1,5 +1,6 @@
 """`GET /jobs/{id}?wait=`: answered when the job has ended, whoever knows of it, and else when the time is over."""
 
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -113,3 +114,19 @@ def test_a_wait_that_is_over_leaves_nothing_behind(
         assert {answer.result().status for answer in answers} == {200}
     assert app.state.waits.count == 0
     eventually(lambda: not app.state.waits.is_looking)
+
+
+def test_clients_that_have_gone_keep_no_place(
+    broker: RedisBroker, database_url: str, may_end: threading.Event, serve: Callable[[Any], Api]
+) -> None:
+    app = build_app(broker, History(engine_for(database_url), broker))
+    api = serve(app)
+    path = api.send().body["poll_url"]
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    clients = [socket.create_connection((host, int(port))) for _ in range(10)]
+    for client in clients:
+        client.sendall(f"GET {path}?wait=60 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    eventually(lambda: app.state.waits.count == 10)
+    for client in clients:
+        client.close()
+    eventually(lambda: app.state.waits.count == 0, 5)

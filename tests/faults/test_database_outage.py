@@ -119,6 +119,46 @@ def test_an_outage_under_load_costs_no_job(broker: RedisBroker, own_postgres: Po
     engine.dispose()
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_an_hour_of_events_waits_folded_and_is_stored_in_the_end(
+    broker: RedisBroker, own_postgres: PostgresServer
+) -> None:
+    broker.backlog._most_bytes = 160 * CAP
+    own_postgres.stop()
+    ends: dict[str, str] = {}
+    errors: list[Exception] = []
+    began, slowest = time.monotonic(), 0.0
+    while not errors:
+        _, errors = send(broker, 1_000)
+        work(broker, ends)
+        step = time.monotonic()
+        broker.backlog.relieve(QUEUE)  # as a worker's own thread does
+        slowest = max(slowest, time.monotonic() - step)
+        assert unstored_bytes(broker) < 2 * 160 * CAP
+    seconds = time.monotonic() - began
+    keys, client = Keys(broker.namespace, QUEUE), broker.client
+    print(f"{len(ends)} jobs in {seconds:.0f} s, {client.hlen(keys.folded)} folded; the longest pause {slowest:.2f} s")
+    assert len(ends) > 150_000, "three events each, and some five: more than half a million"
+    own_postgres.start()
+    began = time.monotonic()
+    engine = engine_for(own_postgres.url)
+    projector = Projector(broker, engine)
+    stop = threading.Event()
+    thread = threading.Thread(target=projector.run, args=(stop,))
+    thread.start()
+    try:
+        eventually(lambda: not client.exists(keys.folded, keys.finals) and not client.xlen(keys.events), 1800)
+    finally:
+        stop.set()
+        thread.join(60)
+    print(f"stored in {time.monotonic() - began:.0f} s")
+    with engine.connect() as connection:
+        found = connection.execute(select(jobs.c.job_id, jobs.c.state)).all()
+    assert {str(row.job_id): row.state for row in found} == ends
+    engine.dispose()
+
+
 def _n(message: bytes) -> int:
     return json.loads(message)["kwargs"]["n"]
 

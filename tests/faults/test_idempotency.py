@@ -52,6 +52,30 @@ def test_twenty_duplicates_have_one_effect_though_their_holder_is_killed(service
     assert int(knows[0][1]) < int(knows[1][1])
 
 
+@pytest.mark.timeout(120)
+def test_duplicates_in_two_queues_have_one_effect_though_their_holder_is_killed(
+    service: Service, broker: RedisBroker
+) -> None:
+    for name in ("first", "second"):
+        service.start_worker(name, **ONCE)
+    messages = [
+        Message(queue, actor, (), {"ref": "w"}, {"idempotency_key": "wide:w"})
+        for queue, actor in (("default", "once.here"), ("email", "once.there"))
+        for _ in range(4)
+    ]
+    for message in messages:
+        broker.send(message)
+    eventually(lambda: counts(service)["start-w"] == 1)
+    os.kill(int(service.notes()[0].split()[1]), signal.SIGKILL)
+    eventually(lambda: counts(service)["start-w"] == 2, 15)
+    eventually(lambda: all(state_of(broker, message) == "succeeded" for message in messages), 30)
+    assert counts(service)["effect-w"] == 1
+    records = [broker.find_record(message.message_id) or {} for message in messages]
+    assert len({record["result"] for record in records}) == 1
+    assert [record.get("skipped") for record in records].count(None) == 1
+    assert {record["attempt"] for record in records} == {"1"}
+
+
 def test_while_redis_is_away_no_keyed_job_starts_and_none_loses_an_attempt(
     own_redis: RedisServer, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

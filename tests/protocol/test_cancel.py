@@ -5,6 +5,7 @@ import contextlib
 import random
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from dramatiq.worker import Worker
 from service.broker import RedisBroker
 from service.broker.job_acts import Act, JobActs
 from service.broker.keys import Keys
+from service.broker.outgoing import FollowUp
 from service.broker.settlement import released
 from service.job import Cancelled, Job, Snooze, current_job
 from service.state.states import State
@@ -463,3 +465,26 @@ def test_a_cancelled_job_is_still_its_tenants(broker: RedisBroker, is_held: bool
         cancel(broker, message)
     record = broker.find_record(message.message_id) or {}
     assert (record["state"], record["tenant"]) == ("cancelled", "acme")
+
+
+def test_what_a_job_has_sent_is_cancelled_on_its_way(broker: RedisBroker, start_worker: StartWorker) -> None:
+    runs: list[str] = []
+
+    @dramatiq.actor(broker=broker, queue_name="webhooks")
+    def follow(n: int) -> None:
+        runs.append("follow")
+
+    keys = Keys(broker.namespace, "webhooks")
+    message, other = follow.message(1), follow.message(2)
+    rows = [FollowUp("webhooks", each.message_id, broker.row(each, None).packed()) for each in (message, other)]
+    elements = [row.packed(f"nonce:{number}") for number, row in enumerate(rows)]
+    broker.client.rpush(keys.outgoing, b"nobody can read this", *elements)
+    assert cancel(broker, message).state == "cancelled"
+    assert broker.client.lrange(keys.outgoing, 0, -1) == [b"nobody can read this", elements[1]]
+    # A relay that had read the list before comes late: it has the same nonce.
+    broker.wire.store("nonce:0", rows[0], 3600)
+    start_worker()
+    assert end_of(broker, other).state is State.SUCCEEDED
+    assert end_of(broker, message).state is State.CANCELLED
+    assert runs == ["follow"]
+    assert JobActs(broker).cancel(str(uuid.uuid4()), by="ada") is None

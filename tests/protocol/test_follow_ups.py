@@ -221,3 +221,21 @@ def test_another_worker_relays_what_a_dead_one_has_left(
     start_worker()
     eventually(lambda: seen == [1])
     eventually(lambda: not broker.client.exists(outgoing))
+
+
+def test_one_relay_at_a_time_works_on_a_queue_and_the_next_one_does_not_wait_for_the_dead(
+    broker: RedisBroker, start_worker: StartWorker, follow: Any, seen: list[int]
+) -> None:
+    def lead() -> None:
+        follow.send(n=1)
+
+    actor = declared(broker, lead)
+    keys = Keys(broker.namespace, "default")
+    assert broker.wire.take_turn("default", 1.0), "of a process that dies now"
+    assert not broker.wire.take_turn("default", 1.0)
+    start_worker()
+    end_of(broker, actor.send())
+    assert broker.client.llen(keys.outgoing) == 1
+    assert seen == []
+    eventually(lambda: seen == [1], 3)
+    eventually(lambda: not broker.client.exists(keys.relaying, keys.outgoing))

@@ -10,7 +10,9 @@ from service.broker.delivery import Delivery
 from service.broker.keys import Keys
 from service.broker.outcome import Failure, RetryLater
 from service.broker.settlement import Settlement, settlement_of
+from tests.brokers import broker_at
 from tests.jobs import send, state_of
+from tests.servers import RedisServer
 
 QUEUE = "default"
 KEYS = [None, "a key", None]
@@ -68,3 +70,21 @@ def test_an_outcome_that_meets_a_broken_key_is_left_alone(
     assert [state_of(broker, message) for message in messages] == ["succeeded", "running", "succeeded"]
     [line] = [each for each in caplog.records if "can't be settled" in each.message]
     assert line.__dict__["job_id"] == messages[1].message_id
+
+
+def test_an_outcome_that_is_too_long_for_the_server_is_left_alone(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with broker_at(own_redis.url, monkeypatch) as broker:
+        dramatiq.actor(lambda number: None, actor_name="t.job", queue_name=QUEUE, broker=broker)
+        messages = [send(broker, "t.job", number) for number in range(3)]
+        first, too_long, last = fetched(broker, 3)
+        with own_redis.client() as client:
+            client.config_set("proto-max-bulk-len", 1024 * 1024)
+        # More than the buffers of the connection hold: the server has closed it before all is written.
+        broken = settlement_of(too_long)._replace(outcome="dead", data=b"{}\n" + b"x" * 8 * 1024 * 1024)
+        with caplog.at_level(logging.ERROR):
+            settled_by_the_thread(broker, [settlement_of(first), broken, settlement_of(last)])
+        assert [state_of(broker, message) for message in messages] == ["succeeded", "running", "succeeded"]
+        [line] = [each for each in caplog.records if "can't be settled" in each.message]
+        assert line.__dict__["job_id"] == messages[1].message_id

@@ -16,10 +16,12 @@ from sqlalchemy import Engine, func, select, text
 from service.broker import RedisBroker, events
 from service.broker.dead_letters import DeadLetters
 from service.broker.delivery import Delivery
+from service.broker.job_acts import JobActs
 from service.broker.keys import Keys
 from service.broker.notes import Note
 from service.broker.once import remembered
 from service.broker.outcome import Dead, Failure, Outcome, RetryLater, Succeeded
+from service.broker.queue_acts import QueueActs
 from service.broker.settlement import settlement_of
 from service.state.database import engine_for
 from service.state.history import History
@@ -429,3 +431,62 @@ def test_a_job_is_found_while_the_database_is_down(broker: RedisBroker, redis_se
     found = History(nowhere, broker).find(uuid.UUID(message.message_id))
     assert found is not None
     assert found.state is State.PENDING
+
+
+def test_events_keep_their_order_while_the_clock_of_redis_is_behind_what_it_was(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    stream = Keys(broker.namespace, "email").events
+    # A day ago it was told a time that is still to come, and a million events have had that time since.
+    soon = int(time.time() * 1000) + 60_000
+    broker.client.xdel(stream, broker.client.xadd(stream, {"x": "1"}, f"{soon}-{2**20}"))
+    message = send(broker)
+    project(projector, engine)
+    run(broker)
+    project(projector, engine)
+    assert row(engine, message)["state"] == "succeeded"
+
+
+OF_THE_SEND = {"tenant": "acme", "parent_id": str(uuid.uuid4()), "priority": 2, "idempotency_key": "k"}
+
+
+@pytest.mark.parametrize(
+    "end", ["succeeded", "dead", "cancelled", "cancelled-at-work", "purged", "crashed", "duplicate"]
+)
+def test_a_job_that_has_ended_is_shown_with_what_it_was_sent_with_before_it_is_stored(
+    broker: RedisBroker, engine: Engine, projector: Projector, end: str
+) -> None:
+    first, message = (Message("email", "t.act", (), {}, {**OF_THE_SEND}) for _ in range(2))
+    if end == "duplicate":
+        broker.send(first)
+        delivery = start(broker)
+        delivery.outcome = Succeeded("7")
+        broker.settle("email", [remembered(settlement_of(delivery), {})])
+    broker.send(message)
+    if end == "cancelled":
+        JobActs(broker).cancel(message.message_id, by="ada")
+    elif end == "purged":
+        QueueActs(broker).purge("email", by="ada")
+    elif end == "duplicate":
+        assert broker.fetch("email", 1)[0] == []
+        broker.settle("email", [broker.settler._waiting.popleft()])
+    elif end == "crashed":
+        keys = Keys(broker.namespace, "email")
+        for _ in range(4):
+            for delivery in broker.fetch("email", 1)[0]:
+                broker.wire.begin(delivery.lease)
+                broker.client.zadd(keys.deadlines, {delivery.lease.entry: 1})  # its worker has died
+    else:
+        delivery = start(broker)
+        if end == "cancelled-at-work":
+            JobActs(broker).cancel(message.message_id, by="ada")
+        settle(broker, delivery, Dead(Failure("E", "no", "")) if end == "dead" else Succeeded("1"))
+    found = History(engine, broker).find(uuid.UUID(message.message_id))
+    assert found
+    assert found.state in (State.SUCCEEDED, State.DEAD, State.CANCELLED)
+    project(projector, engine)
+    stored = History(engine, broker).find(uuid.UUID(message.message_id))
+    for one in (found, stored):
+        assert one
+        assert (one.tenant, str(one.parent_id), one.priority) == ("acme", OF_THE_SEND["parent_id"], 2)
+        assert one.key == "tenant:acme:k"

@@ -22,7 +22,7 @@ from service.errors import JobExists
 from service.state.projector import Projector
 from service.state.rebuild import Rebuild, Report
 from service.state.states import State
-from service.state.tables import jobs
+from service.state.tables import events, jobs
 from tests.servers import eventually
 
 QUEUE = "email"
@@ -166,6 +166,21 @@ def test_a_key_stays_taken_by_the_job_that_has_succeeded(world: World, start_wor
     assert world.row(first).attempt == 1
 
 
+def test_a_key_for_all_queues_is_taken_again_in_all(world: World) -> None:
+    world.broker.get_actor("t.act").options["idempotency_scope"] = "global"
+    world.send(idempotency_key="k")
+    [delivery] = world.fetch()
+    world.settle(delivery, Succeeded('{"a": 1}'))
+    world.project()
+    world.lose_all()
+    assert world.rebuild().keys == {QUEUE: 1}
+    other = world.send(queue="default", idempotency_key="k")
+    assert world.broker.fetch("default", 1)[0] == [], "it is no other queue's"
+    world.broker.settler.start()
+    assert world.broker.settler.close(10)
+    assert (world.record(other)["state"], world.record(other)["result"]) == ("succeeded", '{"a": 1}')
+
+
 def test_a_unique_key_is_taken_again_unless_somebody_else_has_it_now(world: World) -> None:
     job_id = world.send(unique_key="u")
     world.project()
@@ -210,9 +225,9 @@ def test_dead_letters_stay_away_from_a_queue_that_has_its_own_unless_they_are_as
         world.settle(delivery, Dead(FAILURE))
     world.project()
     letters = DeadLetters(world.broker)
-    deleted = letters.get(lost)
-    assert deleted is not None
-    letters.delete(deleted, by="ada")
+    for key in (world.keys.dead_messages, world.keys.dead_letters):
+        world.broker.client.hdel(key, lost)
+    world.broker.client.zrem(world.keys.dead, lost)
     report = world.rebuild()
     assert report.letters_left == {QUEUE: 1}
     assert report.total == 0
@@ -220,6 +235,29 @@ def test_dead_letters_stay_away_from_a_queue_that_has_its_own_unless_they_are_as
     assert world.rebuild(all_letters=True).restored == {(QUEUE, State.DEAD): 1}
     assert letters.get(lost) is not None
     assert letters.get(kept) is not None
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_dead_letter_that_was_deleted_stays_so_and_its_history_says_by_whom(world: World, folded: bool) -> None:
+    gone, lost = world.send(), world.send()
+    for delivery in world.fetch(2):
+        world.settle(delivery, Dead(FAILURE))
+    letters = DeadLetters(world.broker)
+    deleted = letters.get(gone)
+    assert deleted is not None
+    assert letters.delete(deleted, by="ada", why="the account is closed")
+    if folded:
+        world.broker.wire.fold(QUEUE, 0, 2**40, refusal_ms=1)
+    world.project()
+    assert world.row(gone).state == "dead"
+    with world.engine.connect() as connection:
+        told = connection.execute(select(events).where(events.c.job_id == gone, events.c.kind == "deleted")).one()
+    assert (told.state, told.attempt, told.data) == (None, 1, {"by": "ada", "why": "the account is closed"})
+    world.lose_all()
+    report = world.rebuild(all_letters=True)
+    assert (report.restored, report.letters_left) == ({(QUEUE, State.DEAD): 1}, {})
+    assert letters.get(gone) is None
+    assert letters.get(lost) is not None
 
 
 def test_a_rebuild_that_was_killed_among_dead_letters_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import resource
 import threading
 from pathlib import Path
 
@@ -48,6 +49,13 @@ def archived(folder: Path) -> list[dict]:
     return [json.loads(line) for file in sorted(folder.iterdir()) for line in file.read_text().splitlines()]
 
 
+def readable(line: str) -> dict | None:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
+
+
 def retention(broker: RedisBroker, monkeypatch: pytest.MonkeyPatch, **variables: object) -> Retention:
     for name, value in variables.items():
         monkeypatch.setenv(f"CALLBOARD_{name}", str(value))
@@ -89,6 +97,26 @@ def test_what_can_not_be_archived_stays(
     assert keeper.step() == 0
     assert left(broker) == {job}
     assert "can't be archived" in caplog.text
+
+
+def test_a_disk_that_is_full_loses_no_record(
+    broker: RedisBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs = [die(broker, n, 3 * DAY_MS) for n in range(3)]
+    keeper = retention(broker, monkeypatch, DEAD_LETTER_DAYS=2, DEAD_LETTER_ARCHIVE=tmp_path)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))  # in the middle of the first line
+    try:
+        assert keeper.step() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    [file] = tmp_path.iterdir()
+    assert file.stat().st_size == 200
+    assert left(broker) == set(jobs)
+    assert keeper.step() == 3
+    whole = [line for line in map(readable, file.read_text().splitlines()) if line]
+    assert {line["job_id"] for line in whole} == set(jobs)
+    assert left(broker) == set()
 
 
 def test_what_nobody_can_read_goes_too(broker: RedisBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 
 from service.broker import RedisBroker
+from service.state.task_tables import tasks
 from service.tasks.reconciler import ONCE_WITHIN_SECONDS, TaskReconciler
 from service.tasks.store import TaskStore
 from service.tasks.types import message_for
@@ -95,7 +96,7 @@ def test_a_job_that_was_faster_stays_what_it_has_come_to(
     project(broker, engine)
     assert task(api, task_id)["status"] == "in_progress", "nobody writes outcomes here"
     answer = cancel(api, task_id)
-    assert (answer.status, answer.body["type"]) == (409, "urn:callboard:problem:task-conflict")
+    assert (answer.status, answer.body["type"]) == (409, "urn:callboard:problem:conflict")
     assert (task(api, task_id)["status"], task(api, task_id)["result"]) == ("completed", {"answer": "done"})
 
 
@@ -137,3 +138,20 @@ def test_a_deleted_task_takes_its_job_with_it(
     assert runs_left(engine) == []
     eventually(lambda: {state_of(api, job_id), state_of(api, running[1])} == {"cancelled"})
     assert broker.wire.backlog("default") == 0
+
+
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+def test_a_task_that_somebody_else_says_is_in_progress_without_a_job_can_be_ended(
+    api: Api, engine: Engine, method: str
+) -> None:
+    task_id = create(api)
+    with engine.begin() as connection:
+        connection.execute(update(tasks).values(status="in_progress"))
+    assert api.ask("POST", f"{ROOT}/{task_id}/execute").status == 409
+    answer = api.ask(method, f"{ROOT}/{task_id}", json=CANCELLED if method == "PATCH" else None)
+    if method == "PATCH":
+        assert (answer.status, answer.body["status"]) == (200, "cancelled")
+        assert execute(api, task_id)
+    else:
+        assert answer.status == 204
+        assert api.get(f"{ROOT}/{task_id}").status == 404

@@ -255,3 +255,17 @@ def test_redis_that_is_away_raises_and_leaves_the_run_for_later(
     make_due(engine)
     reconciler.step()
     assert broker.wire.backlog("default") == 1
+
+
+def test_a_job_that_a_reconciler_has_sent_stays_its_tasks_though_another_send_was_refused(
+    api: Api, broker: RedisBroker, engine: Engine, reconciler: TaskReconciler
+) -> None:
+    task_id = create(api)
+    begun = TaskStore(engine).begin(UUID(task_id), lambda one: message_for(broker, one))
+    assert begun
+    make_due(engine)
+    reconciler.step()
+    # Whoever has begun was refused before, since another job had the unique key, and says so only now.
+    TaskStore(engine).withdraw(UUID(begun.message.message_id), begun.before)
+    assert task(api, task_id)["status"] == "in_progress"
+    assert len(runs_left(engine)) == 1

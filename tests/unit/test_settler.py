@@ -22,7 +22,6 @@ def settler_of(carry_out: Callable[[str, list[Settlement]], None], given_up: lis
         carry_out,
         is_idle=lambda: False,
         give_up=lambda each: given_up.append(each.lease.entry),
-        expects_more=lambda queue, waiting: False,
     )
 
 

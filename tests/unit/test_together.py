@@ -1,4 +1,4 @@
-"""Threads that wait for their settlement share a call, and none waits for ever."""
+"""Outcomes that come together share a call, and none is left behind."""
 
 import threading
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from service.broker.delivery import Lease
 from service.broker.settlement import Settlement
-from service.broker.together import Together
+from service.broker.together import MOST, Together
 from tests.servers import eventually
 
 
@@ -27,35 +27,81 @@ def end(threads: list[threading.Thread]) -> None:
     assert not any(thread.is_alive() for thread in threads)
 
 
-def test_each_thread_goes_on_when_its_own_is_carried_out_and_calls_are_shared() -> None:
+def test_all_are_carried_out_and_no_more_than_the_stated_number_is_on_its_way() -> None:
     calls: list[list[str]] = []
-    carried_out: set[str] = set()
+    given, carried_out, most = set[str](), set[str](), [0]
 
     def carry_out(batch: list[Settlement]) -> None:
         time.sleep(0.001)  # a round trip
         calls.append([each.lease.entry for each in batch])
         carried_out.update(calls[-1])
 
-    together = Together(carry_out, most=5, expects_more=lambda waiting: waiting < 8)
+    together = Together(carry_out)
 
     def work(thread: int) -> None:
         for number in range(100):
             own = settlement(thread * 100 + number)
             together.settle(own)
-            assert own.lease.entry in carried_out
+            given.add(own.lease.entry)
+            most[0] = max(most[0], len(given) - len(carried_out))
 
     end(start(8, work))
     assert sorted(int(entry) for call in calls for entry in call) == list(range(800))
-    assert max(map(len, calls)) == 5
+    assert 1 < most[0] <= MOST
+    assert 8 < max(map(len, calls)) <= MOST, "more in a call than there are threads"
+
+
+def test_who_waits_goes_on_when_its_own_is_carried_out() -> None:
+    calls: list[int] = []
+    carried_out: set[str] = set()
+
+    def carry_out(batch: list[Settlement]) -> None:
+        time.sleep(0.001)
+        calls.append(len(batch))
+        carried_out.update(each.lease.entry for each in batch)
+
+    together = Together(carry_out)
+
+    def work(thread: int) -> None:
+        for number in range(100):
+            own = settlement(thread * 100 + number)
+            together.settle(own, waits=True)
+            assert own.lease.entry in carried_out
+
+    end(start(8, work))
+    assert len(carried_out) == 800
+    assert max(calls) <= 8
     assert len(calls) < 400
 
 
-def test_one_alone_does_not_wait() -> None:
+def test_one_alone_is_carried_out_by_its_own_thread() -> None:
     calls: list[int] = []
-    together = Together(lambda batch: calls.append(len(batch)), most=5, expects_more=lambda waiting: False)
+    together = Together(lambda batch: calls.append(len(batch)))
     for number in range(3):
         together.settle(settlement(number))
+        assert len(calls) == number + 1
     assert calls == [1, 1, 1]
+
+
+def test_who_comes_while_a_call_is_under_way_goes_on_until_there_is_no_more_room() -> None:
+    go_on = threading.Event()
+    calls: list[int] = []
+
+    def carry_out(batch: list[Settlement]) -> None:
+        assert go_on.wait(20)
+        calls.append(len(batch))
+
+    together = Together(carry_out)
+    leader = start(1, lambda number: together.settle(settlement(0)))
+    eventually(lambda: together._leading.locked() and not together._line)
+    for number in range(1, MOST):
+        together.settle(settlement(number))
+    late = start(1, lambda number: together.settle(settlement(MOST)))
+    late[0].join(0.2)
+    assert late[0].is_alive()
+    go_on.set()
+    end(leader + late)
+    assert sum(calls) == MOST + 1
 
 
 def test_an_error_is_the_leaders_own_and_the_line_goes_on() -> None:
@@ -63,22 +109,22 @@ def test_an_error_is_the_leaders_own_and_the_line_goes_on() -> None:
     calls: list[int] = []
 
     def carry_out(batch: list[Settlement]) -> None:
-        go_on.wait(20)
+        assert go_on.wait(20)
         calls.append(len(batch))
         if len(calls) == 1:
             raise ValueError("no")
 
-    together = Together(carry_out, most=5, expects_more=lambda waiting: False)
+    together = Together(carry_out)
     failed: list[int] = []
 
     def work(number: int) -> None:
         try:
-            together.settle(settlement(number))
+            together.settle(settlement(number), waits=number > 0)
         except ValueError:
             failed.append(number)
 
     threads = start(1, work)
-    eventually(lambda: together._is_led)
+    eventually(lambda: together._leading.locked() and not together._line)
     threads += start(3, lambda number: work(number + 1))
     eventually(lambda: len(together._line) == 3)
     go_on.set()

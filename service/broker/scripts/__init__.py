@@ -6,7 +6,7 @@ from pathlib import Path
 NAMES = (
     *("enqueue", "fetch", "begin", "renew", "note", "settle", "replay", "discard", "forget", "claim", "relayed"),
     *("cancel", "reschedule", "pause", "counts", "purge", "report", "fold", "unfold", "enqueue_unique"),
-    *("restore", "remember"),
+    *("restore", "remember", "point", "holder"),
 )
 #: Those that know of cancelled jobs.
 WITH_CANCELLED = {"fetch", "begin", "renew", "settle", "cancel", "purge", "enqueue_unique"}

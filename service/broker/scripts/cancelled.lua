@@ -27,8 +27,9 @@ end
 
 -- The final event of an entry that is cancelled: of one that is held, with its lease.
 local function cancelled_event(stored, lease, error, now)
-    local created, attempt, _, actor = header_of(stored)
-    local started = lease and string.match(lease, "^%d+ (%d+)")
+    local created, attempt, _, actor, score, _, key = header_of(stored)
+    -- Where there is no lease, HGET gives false, which would be written as one.
+    local started = lease and string.match(lease, "^%d+ (%d+)") or nil
     local options = options_with(stored, "tenant", "parent_id")
     return cjson.encode({
         state = "cancelled",
@@ -38,6 +39,8 @@ local function cancelled_event(stored, lease, error, now)
         started_at = started,
         tenant = text_or_none(options.tenant),
         parent_id = text_or_none(options.parent_id),
+        priority = score and text(math.floor(score / 562949953421312)),
+        key = key,
         error = error or '{"type":"Cancelled","message":"","traceback":""}',
     })
 end

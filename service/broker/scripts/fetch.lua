@@ -9,7 +9,8 @@
 -- Returns {now, ms until it is worth asking again, or -1, first token, messages, deaths to tell of, whether there are outgoing
 --         ones}. The ms are 0 where all n were there, else those until something comes due or lapses. For each message, the
 --         tokens rising: `LENGTH LAPSES ENTRY SCORE CREATED_MS ATTEMPT MAX_DELIVERIES ACTOR[\tKEY]\n`, then LENGTH bytes as
---         encoded. Of a duplicate, LAPSES is `=`, and the bytes are what `once` has for its key.
+--         encoded. Of a duplicate, LAPSES is `=`, and the bytes are what `once` has for its key, a line
+--         break, and JSON with its tenant and parent_id.
 --         While the queue is paused nothing is leased, and all else is done as ever.
 -- Complexity: O((n + 2 * BOUND) log N).
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
@@ -45,8 +46,11 @@ local made = 0
 
 -- What no worker is to get becomes a dead letter, with its final event, which `events` takes as well.
 local function bury(events, entry, stored, kind, why, log)
-    local created, attempt, _, actor, _, _, key = header_of(stored)
+    local created, attempt, _, actor, score, _, key = header_of(stored)
+    local options = kind == "crashed" and options_with(stored, "tenant", "parent_id") or {}
     local event = cjson.encode({
+        tenant = text_or_none(options.tenant), parent_id = text_or_none(options.parent_id), key = key,
+        priority = score and text(math.floor(score / 562949953421312)),
         state = "dead", reason = kind == "crashed" and kind or "invalid", type = actor or kind, attempt = attempt or "1", created_at = created or text(now),
         error = cjson.encode({ type = kind, traceback = "", message = why }),
     })
@@ -224,6 +228,10 @@ if #taken > 0 then
             events[#events + 1] = entry
             events[#events + 1] = "-" .. string.sub(stored, #score + 1, from - 2)
             if known then
+                local options = options_with(stored, "tenant", "parent_id")
+                known = known .. "\n" .. cjson.encode({
+                    tenant = text_or_none(options.tenant), parent_id = text_or_none(options.parent_id),
+                })
                 records = records + #known
                 parts[#parts + 1] = #known .. " = " .. entry .. " " .. string.sub(stored, 1, from - 1)
                 parts[#parts + 1] = known

@@ -7,10 +7,11 @@
 --       5 ms for which a refusal stands, unless this is called again
 -- Returns {how many entries of the stream were folded, entries that are left, bytes of all that is not stored, 1 where sends
 --         are refused}. A record is `LAST_ID\n`, then events as they were: `ID KIND AT WORKER LENGTH\nVALUE`, WORKER - for
---         none. Of a job's present life it keeps the send, the first start, the last start and the newest event.
+--         none. Of a job's present life it keeps the send, the first start, the last start, the last change of its priority, and
+--         the newest event.
 -- Complexity: O(n) for n events in up to STEP entries, of which the last one that is begun is finished.
 local STEP = 200
-local EVENTS = 3000
+local EVENTS = 1000
 
 local function bytes_of(key)
     return redis.call("MEMORY", "USAGE", key, "SAMPLES", "20") or 0
@@ -39,16 +40,21 @@ local function with(parts, part)
     local last = parts[#parts]
     if part.kind == "replayed" or not last then
         return { part }
+    elseif part.kind == "deleted" then
+        parts[#parts + 1] = part
+        return parts
     elseif is_over(last) then
         return parts -- it is never left
     end
-    local kept, first_start, last_start = {}, nil, nil
+    local kept, first_start, last_start, moved = {}, nil, nil, nil
     for i, each in ipairs(parts) do
         if each.kind == "started" then
             first_start = first_start or each
             last_start = each
         elseif i == 1 then
             kept[1] = each
+        elseif string.find(each.value, '"priority"', 1, true) then
+            moved = each
         end
     end
     if part.kind == "started" then
@@ -58,6 +64,7 @@ local function with(parts, part)
     if last_start and last_start ~= first_start then
         kept[#kept + 1] = last_start
     end
+    kept[#kept + 1] = moved
     kept[#kept + 1] = part
     return kept
 end
