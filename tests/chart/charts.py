@@ -9,6 +9,7 @@ import yaml
 
 helm_python = pytest.importorskip("helm_python", reason="Helm has no wheel for this platform")
 
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "callboard"
 #: A values file for each feature.

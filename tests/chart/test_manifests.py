@@ -10,13 +10,13 @@ import kubernetes_validate.utils
 import pytest
 import yaml
 
-from helm import render as made
 from service.cli import _parser
 from tests.chart.charts import (
     CHART,
     ROOT,
     VALUES,
     Object,
+    made,
     named,
     of_kind,
     pods,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from helm import render as made
 from service.queues import QUEUES
 from service.settings import Settings, variable_of
 from tests.chart.charts import (
@@ -19,6 +18,7 @@ from tests.chart.charts import (
     VALUES,
     chart,
     helm_python,
+    made,
     named,
     render,
     render_text,
