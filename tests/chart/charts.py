@@ -1,6 +1,7 @@
 """Rendering the chart as Helm does, without a cluster."""
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 import yaml
 
 helm_python = pytest.importorskip("helm_python", reason="Helm has no wheel for this platform")
+#: What writes k8s/ and the chart's table. It needs Helm too.
+made = import_module("helm.render")
 
 
 ROOT = Path(__file__).parents[2]
