@@ -9,11 +9,11 @@ from uuid import UUID
 from fastapi import APIRouter, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
-from service.api.caller import caller_of
+from service.api.caller import caller_of, check_again
 from service.api.followers import Followers
 from service.api.job_ids import job_id_of
 from service.api.lines import Lines
-from service.errors import InvalidRequest, shorten
+from service.errors import CallboardError, InvalidRequest, shorten
 from service.state.following import Followed
 from service.state.history import History
 from service.state.states import STATUS_OF, is_final
@@ -52,14 +52,20 @@ async def follow_job(
     followers.check()
     # Not to be kept by anybody on the way, nor collected before it is passed on.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    events = _events(followers, job, seen, has_ended=has_ended)
+    events = _events(request, followers, job, seen, has_ended=has_ended)
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-async def _events(followers: Followers, job: Followed, seen: Mark, *, has_ended: bool) -> AsyncGenerator[str]:
+async def _events(
+    request: Request, followers: Followers, job: Followed, seen: Mark, *, has_ended: bool
+) -> AsyncGenerator[str]:
     yield f"retry: {RETRY_MS}\n\n"
     async with aclosing(followers.follow(job, seen, has_ended=has_ended)) as several:
         async for steps in several:
+            try:
+                await check_again(request)
+            except CallboardError:
+                return  # the client comes again, and is told why
             yield "".join(_written(job.job_id, step) for step in steps) or ": nothing new\n\n"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+from service import __version__
 from service.cli import (
     api,
     dead_letters,
@@ -116,6 +117,7 @@ def _is_text(argument: str) -> bool:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="callboard", description="Background jobs: run, serve and look after them.")
+    parser.add_argument("--version", action="version", version=f"callboard {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.summary, description=command.summary)

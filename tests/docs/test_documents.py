@@ -139,7 +139,7 @@ def command_line(line: str) -> tuple[str, argparse.Namespace]:
 def test_every_use_of_dev_that_is_named_exists() -> None:
     script = (ROOT / "dev").read_text()
     for document in DOCUMENTS:
-        for name in re.findall(r"\./dev ([a-z]+)", document.read_text()):
+        for name in re.findall(r"\./dev ([a-z0-9]+)", document.read_text()):
             assert re.search(rf"^ +{name}\) |^ +check \| {name}|\| {name}\b|\b{name}\)", script, re.MULTILINE), name
 
 
