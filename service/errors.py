@@ -9,13 +9,11 @@
     ├── IdempotencyKeyInFlight   the first request with a key has not ended
     ├── UnknownJobType           no actor answers to this type
     ├── UnknownTaskType          no actor can carry out a task of this type
-    ├── TaskRunning              a task is in progress, and what was asked for has to wait for its end
-    ├── TaskConflict             a task's status does not allow what was asked for
     ├── JobExists                a send is refused, since an unfinished job has its unique key
     ├── Conflict                 what is asked for can't be done to a thing that is as it is now
-    ├── WrongState               an act does not fit the state that its job is in
+    │   ├── WrongState           an act does not fit the state that its job is in
+    │   └── TaskRunning          a task is in progress, and what was asked for has to wait for its end
     ├── UnknownSchedule          there is no schedule of this name
-    ├── ScheduleConflict         what is asked of a schedule does not go with what it is
     ├── UnreadableMessage        what is stored as a message is none that this release can run
     ├── BatchUnfinished          some jobs of a batch are stored, and others are not
     ├── BrokerUnavailable        Redis can't be reached or does not answer in time
@@ -132,24 +130,6 @@ class UnknownTaskType(CallboardError):
         super().__init__(f"Unknown task type: {shorten(task_type)}; known: {names}")
 
 
-class TaskRunning(CallboardError):
-    """A task is in progress by the job `job_id`: it is not executed twice at once, nor changed meanwhile."""
-
-    code = "task-in-progress"
-    status = 409
-
-    def __init__(self, task_id: str, job_id: str) -> None:
-        self.job_id = job_id
-        super().__init__(f"Task {task_id} is in progress, by job {job_id}")
-
-
-class TaskConflict(CallboardError):
-    """A task's status does not allow what was asked for."""
-
-    code = "task-conflict"
-    status = 409
-
-
 class JobExists(CallboardError):
     """A send is refused: the job `job_id` has the same unique key, in a state that counts. Nothing was stored."""
 
@@ -163,22 +143,31 @@ class JobExists(CallboardError):
 
 
 class Conflict(CallboardError):
-    """What is asked for can't be done to a thing that is as it is now."""
+    """What is asked for can't be done to a thing that is as it is now, such as a task that has ended."""
 
     code = "conflict"
     status = 409
 
 
-class WrongState(CallboardError):
+class WrongState(Conflict):
     """An act does not fit the state that its job is in. Nothing was changed."""
 
     code = "wrong-state"
-    status = 409
 
     def __init__(self, job_id: str, state: str, problem: str) -> None:
         self.job_id = job_id
         self.state = state
         super().__init__(f"Job {shorten(job_id)} is {state}, and {problem}")
+
+
+class TaskRunning(Conflict):
+    """A task is in progress by the job `job_id`: it is not executed twice at once, nor changed meanwhile."""
+
+    code = "task-in-progress"
+
+    def __init__(self, task_id: str, job_id: str) -> None:
+        self.job_id = job_id
+        super().__init__(f"Task {task_id} is in progress, by job {job_id}")
 
 
 class UnknownSchedule(CallboardError):
@@ -189,13 +178,6 @@ class UnknownSchedule(CallboardError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Schedule {shorten(name)} not found")
-
-
-class ScheduleConflict(CallboardError):
-    """What is asked of a schedule does not go with what it is: another has its name, or it is in code."""
-
-    code = "schedule-conflict"
-    status = 409
 
 
 class UnreadableMessage(CallboardError):

@@ -240,7 +240,7 @@ class Settings(BaseSettings):
         "CALLBOARD_API_RATE_PER_SECOND",
         "How many requests a second each key may make to one API process, where the key says nothing else.",
         "100",
-        gt=0,
+        ge=0.001,
         le=1_000_000,
     )
     api_rate_burst: int | None = _setting(
@@ -285,6 +285,28 @@ class Settings(BaseSettings):
         "9191",
         ge=1,
         le=65535,
+    )
+    run_dir: Path | None = _setting(
+        None,
+        "CALLBOARD_RUN_DIR",
+        "A folder of this machine or pod, made where it is not there, by which `callboard drain` finds the workers.",
+        "/tmp/callboard",  # noqa: S108
+    )
+    grace_seconds: float | None = _setting(
+        None,
+        "CALLBOARD_GRACE_SECONDS",
+        "When a worker that is told to stop is killed. By default 30 s above the longest time limit of its queues.",
+        "330",
+        ge=3,
+        le=7 * 86400,
+    )
+    stuck_seconds: float = _setting(
+        60.0,
+        "CALLBOARD_STUCK_SECONDS",
+        "When a consumer that does not come round makes `/livez` fail. At least three times the wait for Redis.",
+        "60",
+        ge=1,
+        le=3600,
     )
     log_format: Literal["text", "json"] = _setting(
         "text", "CALLBOARD_LOG_FORMAT", "One line of text or one JSON object for each log record.", "json"
@@ -461,9 +483,8 @@ def unknown_variables() -> list[str]:
     return sorted(name for name in os.environ if name.startswith("CALLBOARD_") and name not in known)
 
 
-#: Variables of the project that are not read through Settings: `callboard up` writes the first two for shells, the
-#: third tells a process of `callboard up` where its run folder is.
-OTHER_VARIABLES = frozenset({"CALLBOARD_URL", "CALLBOARD_MAIL_DIR", "CALLBOARD_RUN_DIR"})
+#: Variables of the project that are not read through Settings: `callboard up` writes them for shells.
+OTHER_VARIABLES = frozenset({"CALLBOARD_URL", "CALLBOARD_MAIL_DIR"})
 
 
 def variable_of(field_name: str) -> str:

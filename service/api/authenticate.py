@@ -64,8 +64,11 @@ class KeyAuthentication:
         self._first_looks = Line(2, HistoryUnavailable)
         self._repeated = Line(2, HistoryUnavailable)
 
-    async def __call__(self, scope: Scope) -> Caller:
-        """Return the caller of a request. Raises NotAuthenticated, KeysUnavailable, TooManyRequests."""
+    async def __call__(self, scope: Scope, *, again: bool = False) -> Caller:
+        """Return the caller of a request. Raises NotAuthenticated, KeysUnavailable, TooManyRequests.
+
+        again: it was counted before, and goes on.
+        """
         presented = read_authorization(scope)
         known = self._known.get(presented)
         if known is None:
@@ -76,7 +79,7 @@ class KeyAuthentication:
         if now >= known.valid_until:
             self._known.pop(presented, None)
             raise NotAuthenticated(REFUSED)
-        if known.bucket is not None:
+        if known.bucket is not None and not again:
             known.bucket.take(now)
         return known.caller
 
@@ -156,10 +159,10 @@ class KeysWhereGiven:
     def __init__(self, keys: KeyAuthentication) -> None:
         self._keys = keys
 
-    async def __call__(self, scope: Scope) -> Caller:
+    async def __call__(self, scope: Scope, *, again: bool = False) -> Caller:
         """Return the caller of a request."""
         has_key = any(name == b"authorization" for name, _ in scope["headers"])
-        return await self._keys(scope) if has_key else ANYBODY
+        return await self._keys(scope, again=again) if has_key else ANYBODY
 
 
 MISSING = "The header Authorization: Bearer cb_... is missing"

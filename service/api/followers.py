@@ -16,6 +16,8 @@ from service.state.step import Mark, Step
 LOOK_SECONDS = 0.5
 #: Sent where nothing else is: so that proxies keep the connection, and a client that has gone is noticed.
 PING_SECONDS = 10.0
+#: After a job's end, for what it has said last: log lines and progress take their own way, and may come behind it.
+LATE_SECONDS = 1.0
 MOST_STREAMS = 1000
 
 logger = logging.getLogger(__name__)
@@ -54,10 +56,11 @@ class Followers:
         if self.count >= MOST_STREAMS:
             raise ServiceBusy(f"{MOST_STREAMS} streams are open already")
 
-    async def follow(self, job: Followed, seen: Mark) -> AsyncGenerator[list[Step]]:
-        """Give what happens to a job, in order, and an empty list now and then; ends behind a final state.
+    async def follow(self, job: Followed, seen: Mark, *, has_ended: bool) -> AsyncGenerator[list[Step]]:
+        """Give what happens to a job, in order, and an empty list now and then; ends soon behind a final state.
 
-        It counts as open from its first step on, so that one which was never begun leaves nothing behind.
+        `has_ended` says whether there was one in what has been seen. It counts as open from its first step on, so that
+        one which was never begun leaves nothing behind.
         """
         follower = _Follower(job, seen)
         self._followers.add(follower)
@@ -65,14 +68,14 @@ class Followers:
             while not self._leaving.is_set:
                 if not self.is_looking:
                     self._looking = asyncio.get_running_loop().create_task(self._look())
-                await self._leaving.sleep(PING_SECONDS, until=follower.woken)
+                await self._leaving.sleep(LATE_SECONDS if has_ended else PING_SECONDS, until=follower.woken)
                 steps, follower.steps = follower.steps, []
                 follower.woken.clear()
-                yield steps
-                # What a job has logged may come behind its end.
-                states = [step.state for step in steps if step.state is not None]
-                if states and is_final(states[-1]):
+                if has_ended and not steps:
                     return
+                yield steps
+                if states := [step.state for step in steps if step.state is not None]:
+                    has_ended = is_final(states[-1])
         finally:
             self._followers.discard(follower)
 

@@ -1,6 +1,7 @@
 """The gate: every request passes it before it reaches the router, and nothing of its body is read until it has."""
 
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import Protocol
 
 from starlette.requests import Request
@@ -16,12 +17,14 @@ from service.errors import CallboardError, MissingScope, NotForTenants
 class Authentication(Protocol):
     """Finds out who a request comes from."""
 
-    def __call__(self, scope: Scope) -> Awaitable[Caller]:
-        """Return the caller. Raises NotAuthenticated, TooManyRequests, KeysUnavailable."""
+    def __call__(self, scope: Scope, *, again: bool = False) -> Awaitable[Caller]:
+        """Return the caller. Raises NotAuthenticated, KeysUnavailable, and TooManyRequests, which counts the request
+        unless it is asked about `again`.
+        """
         ...
 
 
-async def anybody(scope: Scope) -> Caller:
+async def anybody(scope: Scope, *, again: bool = False) -> Caller:
     """Ask nobody: for an application that is served to this machine or to a test only."""
     return ANYBODY
 
@@ -62,14 +65,15 @@ class Gate:
             return
         state = scope.setdefault("state", {})
         state["caller"] = caller
+        state["admit_again"] = partial(self._admit, scope, rules, again=True)
         state["is_act"] = scope["method"] not in READING and any(rule.is_audited for rule in rules)
         await self._app(scope, receive, send)
 
-    async def _admit(self, scope: Scope, rules: tuple[Rule, ...]) -> Caller:
+    async def _admit(self, scope: Scope, rules: tuple[Rule, ...], *, again: bool = False) -> Caller:
         asking = [rule for rule in rules if rule.scope is not None and rule.page not in self._public]
         if not asking:
             return Caller("anybody", frozenset())
-        caller = await self._authenticate(scope)
+        caller = await self._authenticate(scope, again=again)
         for rule in asking:
             assert rule.scope
             if not caller.has(rule.scope):

@@ -12,6 +12,7 @@ from service.access.scopes import Caller
 from service.api.caller import caller_of
 from service.api.jobs import JobView, view_of
 from service.api.lines import Lines
+from service.broker.tenant_keys import scoped_key
 from service.errors import InvalidRequest
 from service.state.history import History
 from service.state.queries import Count, Cursor, Filter
@@ -32,7 +33,7 @@ class WhichJobs(BaseModel):
     type: Annotated[str | None, Field(description="The actor's own name.")] = None
     queue: str | None = None
     tenant: str | None = None
-    key: Annotated[str | None, Field(description="The idempotency key.")] = None
+    key: Annotated[str | None, Field(description="The idempotency key; of a tenant's jobs, as sent or shown.")] = None
     parent_id: Annotated[UUID | None, Field(description="The job that has sent them.")] = None
     created_from: AwareDatetime | None = None
     created_before: AwareDatetime | None = None
@@ -54,12 +55,13 @@ class WhichJobs(BaseModel):
             json.dumps(self.payload, allow_nan=False)
         except ValueError:
             raise InvalidRequest([("payload", "holds NaN or an infinite number, which no job has")]) from None
+        tenant = caller.tenant or self.tenant
         return Filter(
             states=self._states(),
             actor=self.type,
             queue=self.queue,
-            tenant=caller.tenant or self.tenant,
-            key=self.key,
+            tenant=tenant,
+            key=self.key and scoped_key(self.key, tenant),
             parent_id=self.parent_id,
             created_from=self.created_from,
             created_before=self.created_before,

@@ -8,7 +8,7 @@ from fastapi import APIRouter, HTTPException, Query, Request
 from pydantic import BaseModel, Field
 
 from service.access.scopes import Caller
-from service.api.caller import caller_of
+from service.api.caller import caller_of, check_again
 from service.api.job_ids import job_id_of
 from service.api.lines import Lines
 from service.api.waits import LONGEST_WAIT_SECONDS, Waits
@@ -82,6 +82,7 @@ async def get_job(
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
     if wait and not found.is_terminal:
         await waits.for_end(found.job_id, found.queue, wait, request.receive)
+        await check_again(request)
         found = await lines.reads.run(_find, history, found.job_id, caller) or found
     return found
 

@@ -9,11 +9,11 @@ from uuid import UUID
 from fastapi import APIRouter, Header, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
-from service.api.caller import caller_of
+from service.api.caller import caller_of, check_again
 from service.api.followers import Followers
 from service.api.job_ids import job_id_of
 from service.api.lines import Lines
-from service.errors import InvalidRequest, shorten
+from service.errors import CallboardError, InvalidRequest, shorten
 from service.state.following import Followed
 from service.state.history import History
 from service.state.states import STATUS_OF, is_final
@@ -45,19 +45,27 @@ async def follow_job(
     found = await lines.reads.run(history.find, job_id_of(job_id))
     if found is None or not caller_of(request).may_see(found.tenant):
         raise HTTPException(404, f"Job {shorten(job_id)} not found")
-    if is_final(found.state) and seen.sequence >= found.sequence:
+    job = Followed(found.created_at, found.job_id)
+    has_ended = is_final(found.state) and seen.sequence >= found.sequence
+    if has_ended and not await lines.reads.run(history.steps_since, {job: seen}):
         return Response(status_code=204)  # else browsers come again and again
     followers.check()
     # Not to be kept by anybody on the way, nor collected before it is passed on.
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    events = _events(followers, Followed(found.created_at, found.job_id), seen)
+    events = _events(request, followers, job, seen, has_ended=has_ended)
     return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
 
-async def _events(followers: Followers, job: Followed, seen: Mark) -> AsyncGenerator[str]:
+async def _events(
+    request: Request, followers: Followers, job: Followed, seen: Mark, *, has_ended: bool
+) -> AsyncGenerator[str]:
     yield f"retry: {RETRY_MS}\n\n"
-    async with aclosing(followers.follow(job, seen)) as several:
+    async with aclosing(followers.follow(job, seen, has_ended=has_ended)) as several:
         async for steps in several:
+            try:
+                await check_again(request)
+            except CallboardError:
+                return  # the client comes again, and is told why
             yield "".join(_written(job.job_id, step) for step in steps) or ": nothing new\n\n"
 
 

@@ -38,8 +38,10 @@ class QueueConsumer(Consumer):
         #: Whether a fetch may have leased messages and its reply never came.
         self._is_unsure = False
         broker.link.consumer_started(queue)
+        broker.pulse.beat(queue)
 
     def __next__(self) -> Delivery | None:
+        self._broker.pulse.beat(self._queue)
         if self._broker.draining:
             # What a fetch that was under way has brought: no thread of this process will run it.
             self.close()

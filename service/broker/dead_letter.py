@@ -31,7 +31,8 @@ class DeadLetter:
     """One dead letter. `entry` is its name in the queue, `died_ms` tells this death from an earlier one of the job.
 
     error: type, message, traceback. attempts: number, worker, started_at, ended_at and error of each delivery that
-    failed, the middle ones left out where there were very many. replays: at, by, why, changes.
+    failed, the middle ones left out where there were very many. replays: at, by, why, changes. tenant: for whom the job
+    works.
     """
 
     entry: bytes
@@ -43,6 +44,7 @@ class DeadLetter:
     attempts: list[dict[str, Any]]
     replays: list[dict[str, Any]]
     stored: bytes
+    tenant: str | None
 
     @property
     def job_id(self) -> str:
@@ -57,11 +59,6 @@ class DeadLetter:
     def message(self) -> bytes:
         """The message as it is encoded, without its header."""
         return split_header(self.stored)[1]
-
-    @property
-    def tenant(self) -> str | None:
-        """For whom the job works: as its message says, which every death leaves as it is."""
-        return origin_of(self.message).get("tenant")
 
     @property
     def priority(self) -> int | None:
@@ -141,6 +138,8 @@ def read(entry: bytes, queue: str, record: bytes, stored: bytes) -> DeadLetter:
         attempts=[_attempt(line) for line in log if "attempt" in line],
         replays=[{**line, "replayed_at": _iso(line["replayed_at"])} for line in log if "replayed_at" in line],
         stored=stored,
+        # Where a script has ended the job, which does not look into its message, only that says so.
+        tenant=event.get("tenant") or origin_of(split_header(stored)[1]).get("tenant"),
     )
 
 

@@ -40,6 +40,8 @@ CHUNK = 100
 MOST_LOOKED_AT = 10_000
 #: In the place of an entry: all that died in one millisecond stand before it.
 BEHIND_ALL = b"\xff"
+#: Written by scripts that do not look into messages: whose job it was is in the message only.
+UNTOLD = frozenset({Reason.CRASHED, Reason.INVALID})
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +78,7 @@ class Filter:
             self.function in (None, letter.function)
             and self.reason in (None, letter.reason)
             and self.error_type in (None, letter.error["type"], letter.error["type"].rpartition(".")[2])
+            and (self.fits_message(letter) or (letter.tenant is None and letter.reason in UNTOLD))
         )
 
     def fits_message(self, letter: DeadLetter) -> bool:

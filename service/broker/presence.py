@@ -63,12 +63,16 @@ class Presence:
             self._has_news = True
             self._condition.notify()
 
+    def leave(self) -> None:
+        """Say that this worker is gone, without waiting for it."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+
     def stop(self) -> None:
         """Say that this worker is gone."""
+        self.leave()
         if self._thread:
-            with self._condition:
-                self._stopping = True
-                self._condition.notify()
             self._thread.join(self._broker.client.connection_pool.connection_kwargs["socket_timeout"])
 
     def _run(self) -> None:

@@ -7,14 +7,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import redis
 from dramatiq.broker import Broker
-from dramatiq.middleware import Middleware, Shutdown, SkipMessage
+from dramatiq.middleware import Middleware, SkipMessage
 
+from service.broker.pid_one import deaf_shell
 from service.broker.server_check import problems_of
+from service.broker.stop import Stop
 from service.broker.work_queue import WorkQueue
 from service.queues import QUEUES
 from service.settings import get_settings
@@ -34,6 +37,7 @@ class WorkerLife(Middleware):
         self._broker = broker
         #: The queue of the worker that runs on this broker, if one does.
         self.work_queue: WorkQueue | None = None
+        self.stop = Stop(broker, self.release_unstarted)
 
     @property
     def actor_options(self) -> set[str]:
@@ -43,10 +47,18 @@ class WorkerLife(Middleware):
         _refuse_queues(worker.consumer_whitelist or (), self._broker.queues)
         self._check_server()
         worker.work_queue = self.work_queue = WorkQueue()  # before its threads take it
-        self._broker.draining = False
+        queues = sorted(worker.consumer_whitelist or self._broker.queues)
+        self.stop.reset(queues)
+        # Dramatiq's own limit does not know what a drain has used of the grace period.
+        worker.stop = partial(self.stop.stop_in_time, worker.stop)
+        if shell := deaf_shell():
+            logger.warning(
+                "Process 1 is a shell (%s) that does not pass SIGTERM on: start this worker by `exec`, or without it",
+                shell,
+            )
         self._broker.slots.threads = worker.worker_threads
         self._broker.start()
-        self._broker.presence.start(worker.consumer_whitelist or self._broker.queues, worker.worker_threads)
+        self._broker.presence.start(queues, worker.worker_threads)
         _stop_once()
 
     def _check_server(self) -> None:
@@ -72,13 +84,6 @@ class WorkerLife(Middleware):
     def after_skip_message(self, broker: Broker, message: Any) -> None:
         self._broker.holdings[message.lease.queue].finished(message)
 
-    def before_worker_shutdown(self, broker: Broker, worker: Any) -> None:
-        # In this order: who is called after its last look passes the call on, and from then on is not called any more.
-        self._broker.draining = True
-        self._broker.wakeups.stop()
-        self._broker.presence.changed()
-        self.release_unstarted()
-
     def release_unstarted(self) -> None:
         """Give back what waits for a thread, and will get none: others may start it at once."""
         if self.work_queue:
@@ -93,8 +98,9 @@ class WorkerLife(Middleware):
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
         self._hand_back()
-        self._broker.presence.stop()
+        self._broker.presence.leave()
         self._broker.stop()
+        self._broker.presence.stop()
 
     def _hand_back(self) -> None:
         """Interrupt what has outlived the grace period, and give it back once it has ended.
@@ -102,11 +108,8 @@ class WorkerLife(Middleware):
         What can't be interrupted is given back all the same: it dies with this process in a moment, and can settle
         nothing any more.
         """
+        running = self.stop.interrupt()
         holdings = list(self._broker.holdings.values())
-        running = [delivery for each in holdings for delivery in each.running()]
-        running = [delivery for delivery in running if delivery.interrupt(Shutdown, hand_back=True)]
-        for delivery in running:
-            logger.warning("The grace period is over: the job is interrupted", extra={"job_id": delivery.message_id})
         deadline = time.monotonic() + INTERRUPTION_SECONDS
         while running and any(each.all() for each in holdings) and time.monotonic() < deadline:
             time.sleep(0.01)

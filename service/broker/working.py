@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cached_property
 from threading import Lock
+from time import monotonic
 from typing import ClassVar
 
 from dramatiq.broker import Consumer
@@ -14,6 +15,7 @@ from service.broker.delivery import Delivery
 from service.broker.intake import Intake
 from service.broker.link import Link
 from service.broker.presence import Presence
+from service.broker.pulse import Pulse
 from service.broker.settlement import cancelled
 from service.broker.settling import Settling
 from service.broker.wide_keys import WideKeys
@@ -40,6 +42,7 @@ class Working(Settling):
 
     def _begin(self) -> None:
         super()._begin()
+        self.pulse = Pulse()
         self._working = False
         self._working_lock = Lock()
 
@@ -82,10 +85,11 @@ class Working(Settling):
         with self._working_lock:
             if self._working:
                 self._working = False
-                self.settler.close(CLOSE_SECONDS)
-                self.relay.close(CLOSE_SECONDS)
-                self.notes.close(CLOSE_SECONDS)
-                self.obituaries.close(CLOSE_SECONDS)
+                # What Redis does not take now it may take later, and what it never takes runs again.
+                self.settler.close(max(CLOSE_SECONDS, self.life.stop.seconds_left))
+                ends_at = monotonic() + CLOSE_SECONDS
+                for part in (self.relay, self.notes, self.obituaries):
+                    part.close(max(ends_at - monotonic(), 0.0))
                 self.renewal.stop()
                 self.cancellations.stop()
                 self.backlog.stop()

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
+from service import __version__
 from service.cli import (
     api,
     dead_letters,
     down,
+    drain,
     jobs,
     keys,
     migrate,
@@ -54,6 +56,7 @@ COMMANDS = (
     Command("up", up, "run everything on this machine, for development"),
     Command("down", down, "drain and stop what `callboard up` runs in this directory"),
     Command("worker", worker, "keep the worker processes of queues running"),
+    Command("drain", drain, "make the workers of this pod start nothing more, and wait for their jobs"),
     Command("api", api, "serve the HTTP API"),
     Command("projector", projector, "write the history of jobs to the database"),
     Command("scheduler", scheduler, "send the jobs that are due by schedule"),
@@ -70,7 +73,11 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 78 for a wrong setting, 2 for a wrong command line."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    for argument in sys.argv[1:] if argv is None else argv:
+        if not _is_text(argument):
+            parser.error(f"{argument!r} is not in the encoding of this shell")
+    arguments = parser.parse_args(argv)
     # Actors and schedules may be modules of the directory that the command is started in, as for `dramatiq`.
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
@@ -92,8 +99,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _is_text(argument: str) -> bool:
+    """Whether an argument can be sent and stored: Python keeps bytes that are none as halves of surrogate pairs."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="callboard", description="Background jobs: run, serve and look after them.")
+    parser.add_argument("--version", action="version", version=f"callboard {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         one = commands.add_parser(command.name, help=command.summary, description=command.summary)

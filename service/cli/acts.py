@@ -1,8 +1,7 @@
 """Acts of the command line in the audit log, as `cli:USER`."""
 
 import argparse
-import getpass
-import os
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,10 @@ from typing import Any
 from uuid import uuid4
 
 from service.cli.failure import CommandFailed
+from service.cli.who import user
 from service.errors import CallboardError, HistoryUnavailable
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -18,14 +20,6 @@ class Done:
     """What an act says of itself when it is done."""
 
     count: int | None = None
-
-
-def user() -> str:
-    """Return the user of this machine, also where it has no name."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return str(os.getuid())
 
 
 @contextmanager
@@ -57,7 +51,10 @@ def audited(what: str, *, why: str = "", filter: Any = None) -> Generator[Done]:
             try:
                 log.end(number, status, count=done.count)
             except HistoryUnavailable as error:
-                raise CommandFailed(f"It was done, and its end can't be written into the audit log: {error}") from error
+                said = f"its end can't be written into the audit log: {error}"
+                if status == 200:
+                    raise CommandFailed(f"It was done, and {said}") from error
+                logger.error("It failed, and %s", said)  # why it failed is told after this
     finally:
         engine.dispose()
 

@@ -1,7 +1,6 @@
 """`callboard dead-letters`: list, show, replay and delete jobs that are dead."""
 
 import argparse
-import getpass
 import json
 import sys
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 
 from service.cli.acts import Done, noted
 from service.cli.failure import CommandFailed
+from service.cli.who import who
 
 WIDTH = 60
 
@@ -178,7 +178,7 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
         raise CommandFailed("Name either one JOB_ID or --all, with options that say which")
     if arguments.all and arguments.payload is not None:
         raise CommandFailed("--payload is for one JOB_ID")
-    by = arguments.by or getpass.getuser()
+    by = who(arguments)
     if arguments.all:
         with (
             nullcontext(Done())
@@ -231,7 +231,7 @@ def _replay(letters: Any, arguments: argparse.Namespace) -> None:
 def _delete(letters: Any, arguments: argparse.Namespace) -> None:
     letter = _one(letters, arguments.job_id)
     with noted("dead-letters delete", arguments, {"job_id": letter.job_id}) as done:
-        is_deleted = letters.delete(letter, by=arguments.by or getpass.getuser(), why=arguments.why)
+        is_deleted = letters.delete(letter, by=who(arguments), why=arguments.why)
         done.count = int(is_deleted)
     if not is_deleted:
         raise CommandFailed(f"{letter.job_id} is no dead letter any more")

@@ -4,10 +4,13 @@ import argparse
 from datetime import timedelta
 from typing import Any
 
-from service.cli.acts import audited, user
+from service.cli.acts import audited
 from service.cli.failure import CommandFailed
+from service.cli.who import user
 
 GRACE = "1d"
+#: The database knows no time after the year 294276, and Python none after 9999.
+LONGEST = timedelta(days=36_500)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +81,7 @@ def _create(store: Any, arguments: argparse.Namespace) -> None:
             burst=arguments.burst,
         )
         done.count = 1
-    _show_once(key, token)
+        _show_once(key, token)
 
 
 def _list(store: Any, arguments: argparse.Namespace) -> None:
@@ -93,11 +96,13 @@ def _rotate(store: Any, arguments: argparse.Namespace) -> None:
     with audited("keys rotate", why=arguments.why, filter={"key": arguments.key}) as done:
         rotated = store.rotate(arguments.key, arguments.grace)
         done.count = 0 if rotated is None else 1
+        if rotated is not None:
+            key, token = rotated
+            _show_once(key, token)
+            until = f"{key.previous_until:%Y-%m-%d %H:%M:%S}"
+            print(f"The old secret works until {until} UTC; one before that works no longer.")
     if rotated is None:
         raise CommandFailed(f"There is no key {arguments.key!r} that could be rotated")
-    key, token = rotated
-    _show_once(key, token)
-    print(f"The old secret works until {key.previous_until:%Y-%m-%d %H:%M:%S} UTC; one before that works no longer.")
 
 
 def _revoke(store: Any, arguments: argparse.Namespace) -> None:
@@ -110,6 +115,7 @@ def _revoke(store: Any, arguments: argparse.Namespace) -> None:
 
 
 def _show_once(key: Any, token: str) -> None:
+    # Before the act's line is completed: were that to fail, nobody would ever see the secret.
     print(_line(key))
     print(f"\n  {token}\n\nThis is shown once: only its hash is stored.")
 
@@ -127,9 +133,12 @@ def _time(text: str) -> timedelta:
     from service.errors import DeclarationError
 
     try:
-        return timedelta(seconds=seconds_of(text, "it"))
+        time = timedelta(seconds=seconds_of(text, "it"))
     except (DeclarationError, OverflowError):
         raise argparse.ArgumentTypeError('must be a time such as "12h" or "90d"') from None
+    if time > LONGEST:
+        raise argparse.ArgumentTypeError(f"must be {LONGEST.days} days at most")
+    return time
 
 
 def _grace(text: str) -> timedelta:
@@ -138,8 +147,8 @@ def _grace(text: str) -> timedelta:
 
 def _rate(text: str) -> float:
     rate = float(text)
-    if not 0 < rate <= 1_000_000:
-        raise argparse.ArgumentTypeError("must be over 0")
+    if not 0.001 <= rate <= 1_000_000:
+        raise argparse.ArgumentTypeError("must be 0.001 to 1000000")
     return rate
 
 

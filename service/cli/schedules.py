@@ -1,7 +1,6 @@
 """`callboard schedules`: list, pause, resume and run schedules, and see when one would be due."""
 
 import argparse
-import getpass
 import json
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from service.cli.acts import noted
 from service.cli.failure import CommandFailed
+from service.cli.who import who
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -96,19 +96,19 @@ def _list(book: Any, arguments: argparse.Namespace) -> None:
 
 def _pause(book: Any, arguments: argparse.Namespace) -> None:
     with noted("schedules pause", arguments, {"schedule": arguments.name}):
-        book.pause(arguments.name, by=arguments.by or getpass.getuser(), why=arguments.why)
+        book.pause(arguments.name, by=who(arguments), why=arguments.why)
     print(f"{arguments.name} paused")
 
 
 def _resume(book: Any, arguments: argparse.Namespace) -> None:
     with noted("schedules resume", arguments, {"schedule": arguments.name}):
-        book.resume(arguments.name, by=arguments.by or getpass.getuser())
+        book.resume(arguments.name, by=who(arguments))
     print(f"{arguments.name} resumed")
 
 
 def _run(book: Any, arguments: argparse.Namespace) -> None:
     with noted("schedules run", arguments, {"schedule": arguments.name}) as done:
-        job_id = book.run_now(arguments.name, by=arguments.by or getpass.getuser())
+        job_id = book.run_now(arguments.name, by=who(arguments))
         done.count = 1
     print(f"{arguments.name} sent {job_id}")
 

@@ -2,6 +2,7 @@
 
 import argparse
 import getpass
+import os
 
 
 def add_who(parser: argparse.ArgumentParser) -> None:
@@ -12,4 +13,12 @@ def add_who(parser: argparse.ArgumentParser) -> None:
 
 def who(arguments: argparse.Namespace) -> str:
     """Return the name of who acts."""
-    return arguments.by or getpass.getuser()
+    return arguments.by or user()
+
+
+def user() -> str:
+    """Return the user of this machine, also where it has no name, as in a container with a number of its own."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())

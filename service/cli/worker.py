@@ -49,12 +49,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def programs(queue_names: Sequence[str], processes: int | None = None, threads: int | None = None) -> list[Program]:
     """Return the processes that serve these queues together. Raises DeclarationError for an unknown queue."""
+    from service.broker.grace import grace_seconds_of, working_seconds_of
     from service.queues import QUEUES, policy_of
+    from service.settings import get_settings
 
     policies = [policy_of(name) for name in dict.fromkeys(queue_names or QUEUES)]
+    names = [policy.name for policy in policies]
     threads = threads or sum(policy.concurrency for policy in policies)
     processes = processes or max(policy.processes for policy in policies)
-    argv = worker_argv([policy.name for policy in policies], threads)
+    # Dramatiq's own limit, ten minutes, is less than what a job of some queues may take.
+    grace_ms = int(working_seconds_of(grace_seconds_of(names, get_settings().grace_seconds)) * 1000)
+    argv = worker_argv(names, threads, "--worker-shutdown-timeout", str(grace_ms))
     label = "worker" if len(policies) > 1 else policies[0].name
     return [Program(f"{label}-{number}", argv) for number in range(1, processes + 1)]
 

@@ -2,7 +2,6 @@
 
 from typing import Any, cast
 
-from dramatiq.broker import Broker
 from dramatiq.middleware import Middleware, Shutdown, ShutdownNotifications
 
 from service.broker import RedisBroker
@@ -11,14 +10,15 @@ from service.broker import RedisBroker
 class ShutdownNotices(ShutdownNotifications):
     """Dramatiq's ShutdownNotifications, which interrupts a thread also where the job in it has just ended."""
 
-    def before_worker_shutdown(self, broker: Broker, worker: Any) -> None:
-        assert isinstance(broker, RedisBroker)
+    def when_draining(self, broker: RedisBroker) -> None:
+        """Called once, by the first word that the worker stops: `callboard drain` or SIGTERM."""
         for holdings in list(broker.holdings.values()):
             for delivery in holdings.running():
                 if cast("Any", self).should_notify(broker.get_actor(delivery.actor_name), delivery):
                     delivery.interrupt(Shutdown)
 
     # It keeps no list of threads: who runs is known.
+    before_worker_shutdown = Middleware.before_worker_shutdown
     before_process_message = Middleware.before_process_message
     after_process_message = Middleware.after_process_message
     after_skip_message = Middleware.after_skip_message

@@ -1,22 +1,23 @@
 """A process's own probe: `GET /livez` says that it runs, `GET /readyz` whether it can do its work.
 
 Served from a thread of its own, so that busy jobs don't keep it from answering. Liveness never asks Redis: a restart
-does not mend an outage.
+does not mend an outage. What changes the process is asked for by POST, with a secret that only its machine knows.
 """
 
-import contextlib
 import errno
 import json
 import logging
-import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from secrets import compare_digest
 from socketserver import TCPServer
 from threading import Thread
+from typing import Any
 
 from service.errors import SettingsError
+from service.observe import run_dir
 from service.observe.overdue import overdue_jobs
 
 logger = logging.getLogger(__name__)
@@ -32,45 +33,54 @@ def check_host(host: str) -> None:
         raise _wrong_host(host, error) from None
 
 
-class Probe:
-    """Answers on `port`, or on the next free one. `is_ready` is called for each request and must not block.
+def _yes() -> bool:
+    return True
 
-    `metrics` gives what `GET /metrics` answers, in the text format of Prometheus; without it there is no such path.
+
+def _nothing() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a process says of itself. Each is called for each request, and must not block.
+
+    findings: what else is to be known of it, beside whether it is alive or ready. `status`, where given, says why it is
+    not ready. metrics: what `GET /metrics` answers, in the text format of Prometheus; without it there is no such path.
+    acts: what `POST` of a path does, and answers, for who says `secret`.
+    """
+
+    is_ready: Callable[[], bool]
+    is_alive: Callable[[], bool] = _yes
+    findings: Callable[[], Mapping[str, Any]] = _nothing
+    metrics: Callable[[], bytes] | None = None
+    acts: Mapping[str, Callable[[], Mapping[str, Any]]] = field(default_factory=dict[str, Any])
+    secret: str = ""
+
+
+class Probe:
+    """Answers on `port`, or on the next free one.
 
     Raises SettingsError where the host is not one of this machine.
     """
 
-    def __init__(
-        self, host: str, port: int, is_ready: Callable[[], bool], metrics: Callable[[], bytes] | None = None
-    ) -> None:
-        self._server = _listen(host, port, is_ready, metrics)
+    def __init__(self, host: str, port: int, answers: Answers) -> None:
+        self._server = _listen(host, port, answers)
         self.port = int(self._server.server_address[1])
         if self.port != port:
             logger.warning("Port %s is taken: the probes of this process answer on %s", port, self.port)
 
     def start(self) -> None:
         """Serve until the process ends."""
-        self._announce()
+        # To the processes of this machine: it need not be the port that it was given.
+        run_dir.announce("port", f"{self.port}\n")
         Thread(target=self._server.serve_forever, name="probe", daemon=True).start()
 
     def stop(self) -> None:
         """Stop serving and free the port."""
         self._server.shutdown()
         self._server.server_close()
-        if announcement := _announcement():
-            announcement.unlink(missing_ok=True)
-
-    def _announce(self) -> None:
-        """Tell the processes of this machine where it answers, which need not be the port it was given."""
-        if announcement := _announcement():
-            # The folder may have been deleted; who asks then still has the port that was given.
-            with contextlib.suppress(OSError):
-                announcement.write_text(f"{self.port}\n", encoding="utf-8")
-
-
-def _announcement() -> Path | None:
-    folder = os.environ.get("CALLBOARD_RUN_DIR")
-    return Path(folder) / f"{os.getpid()}.port" if folder else None
+        run_dir.withdraw("port")
 
 
 class _Server(ThreadingHTTPServer):
@@ -86,25 +96,36 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
 
-def _listen(
-    host: str, port: int, is_ready: Callable[[], bool], metrics: Callable[[], bytes] | None
-) -> ThreadingHTTPServer:
+def _listen(host: str, port: int, answers: Answers) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = 5
 
         def do_GET(self) -> None:
             if self.path == "/livez":
-                self._answer(200, "alive", **_findings())
+                alive = answers.is_alive()
+                self._answer(200 if alive else 503, {"status": "alive" if alive else "stuck", **_overdue()})
             elif self.path == "/readyz":
-                ready = is_ready()
-                self._answer(200 if ready else 503, "ready" if ready else "not ready", **_findings())
-            elif self.path == "/metrics" and metrics is not None:
-                self._send(200, "text/plain; version=0.0.4; charset=utf-8", metrics())
+                ready = answers.is_ready()
+                findings = {**answers.findings(), **_overdue()}
+                self._answer(200 if ready else 503, {"status": "ready" if ready else "not ready", **findings})
+            elif self.path == "/metrics" and answers.metrics is not None:
+                self._send(200, "text/plain; version=0.0.4; charset=utf-8", answers.metrics())
             else:
-                self._answer(404, "unknown path")
+                self._answer(404, {"status": "unknown path"})
 
-        def _answer(self, status: int, text: str, **findings: int) -> None:
-            self._send(status, "application/json", json.dumps({"status": text, **findings}).encode())
+        def do_POST(self) -> None:
+            act = answers.acts.get(self.path)
+            # Compared as bytes: a header may hold anything.
+            said = self.headers.get("Authorization", "").encode(errors="replace")
+            if act is None:
+                self._answer(404, {"status": "unknown path"})
+            elif not answers.secret or not compare_digest(said, f"Bearer {answers.secret}".encode()):
+                self._answer(403, {"status": "not allowed"})
+            else:
+                self._answer(200, act())
+
+        def _answer(self, status: int, body: Mapping[str, Any]) -> None:
+            self._send(status, "application/json", json.dumps(body).encode())
 
         def _send(self, status: int, content_type: str, body: bytes) -> None:
             self.send_response(status)
@@ -126,7 +147,7 @@ def _listen(
     return _Server((host, 0), Handler)
 
 
-def _findings() -> dict[str, int]:
+def _overdue() -> dict[str, int]:
     """What is wrong in this process and does not make it dead or unready."""
     return {"overdue_jobs": overdue_jobs.now} if overdue_jobs.now else {}
 

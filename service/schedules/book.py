@@ -15,9 +15,9 @@ from sqlalchemy import Engine
 
 from service.broker import RedisBroker
 from service.errors import (
+    Conflict,
     HistoryUnavailable,
     InvalidRequest,
-    ScheduleConflict,
     UnknownJobType,
     UnknownSchedule,
 )
@@ -105,15 +105,15 @@ class ScheduleBook:
         return next_times(schedule, after or self._now(), count)
 
     def create(self, document: ScheduleDocument) -> Page:
-        """Store a new schedule. Raises ScheduleConflict, InvalidRequest, UnknownJobType, PayloadError."""
+        """Store a new schedule. Raises Conflict, InvalidRequest, UnknownJobType, PayloadError."""
         if document.name in self._code:
-            raise ScheduleConflict(f"The schedule {document.name!r} is in code; give this one another name")
+            raise Conflict(f"The schedule {document.name!r} is in code; give this one another name")
         document = self._of_its_tenant(document)
         now = self._now()
         version = int(now.timestamp() * 1000)
         schedule = self._checked(document, version, now)
         if not self._table.create(document, version):
-            raise ScheduleConflict(f"There is a schedule {document.name!r} already; PUT replaces it")
+            raise Conflict(f"There is a schedule {document.name!r} already; PUT replaces it")
         self._change(document.name, lambda _: first_state(schedule, now))
         logger.info("A schedule is made", extra={"schedule": document.name})
         return self.page(document.name, 10)
@@ -137,7 +137,7 @@ class ScheduleBook:
         return self._replace(row, document)
 
     def delete(self, name: str) -> None:
-        """Remove a stored schedule; what it has sent goes on. Raises UnknownSchedule, ScheduleConflict."""
+        """Remove a stored schedule; what it has sent goes on. Raises UnknownSchedule, Conflict."""
         row = self._editable(name)
         now = self._now()
         version = _next_version(row.version, now)
@@ -182,7 +182,7 @@ class ScheduleBook:
         now = self._now()
         run = Run(str(uuid4()), now, "by-hand")
         if problem := self._firing.run_now(entry, run, now):
-            raise ScheduleConflict(problem)
+            raise Conflict(problem)
         logger.info("A schedule is run by hand", extra={"schedule": name, "by": by, "job_id": run.job_id})
         return run.job_id
 
@@ -194,7 +194,7 @@ class ScheduleBook:
         version = _next_version(row.version, now)
         schedule = self._checked(document, version, now)
         if not self._table.replace(document, row.version, version):
-            raise ScheduleConflict(f"The schedule {row.name!r} was changed meanwhile; read it again")
+            raise Conflict(f"The schedule {row.name!r} was changed meanwhile; read it again")
 
         def edited(state: ScheduleState | None) -> ScheduleState:
             state = state or first_state(schedule, now)
@@ -254,15 +254,13 @@ class ScheduleBook:
     def _editable(self, name: str) -> StoredSchedule:
         row = self._row(name)
         if row is None:
-            raise ScheduleConflict(
-                f"The schedule {name!r} is in code: change it there; here it can be paused, resumed and run"
-            )
+            raise Conflict(f"The schedule {name!r} is in code: change it there; here it can be paused, resumed and run")
         return row
 
     @property
     def _table(self) -> StoredSchedules:
         if self._stored is None:
-            raise ScheduleConflict("Schedules are stored in PostgreSQL: set DATABASE_URL")
+            raise Conflict("Schedules are stored in PostgreSQL: set DATABASE_URL")
         return self._stored
 
     def _schedule_of(self, name: str, row: StoredSchedule | None) -> Schedule:

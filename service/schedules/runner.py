@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from service.broker import RedisBroker
 from service.errors import BrokerUnavailable, QueueFull
-from service.observe.probe import Probe
+from service.observe.probe import Answers, Probe
 from service.schedules.clock import Clock, clock_of
 from service.schedules.code_table import load_table
 from service.schedules.entry import Entry
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: How long at most until it looks again: at the clock, which may have jumped, and at the stored schedules.
 LONGEST_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 1.0
-#: For so long at a time it looks at schedules that it has not seen yet, or not since the clock was put back: to count what
-#: a thousand have missed may take a minute, and others come due meanwhile.
+#: For so long at a time it looks at schedules that it has not seen yet, or not since the clock was put back: to count
+#: what a thousand have missed may take a minute, and others come due meanwhile.
 UNSEEN_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ def run_scheduler(settings: Settings, stop: Event) -> None:
         parts.start(running)
         scheduler = Scheduler(broker, table, firing=parts.firing, definitions=parts.definitions)
         parts.follow(scheduler, running)
-        probe = Probe(settings.worker_host, settings.worker_port, lambda: scheduler.is_ready)
+        probe = Probe(settings.worker_host, settings.worker_port, Answers(lambda: scheduler.is_ready))
         probe.start()
         running.callback(probe.stop)
         scheduler.run(stop)

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from service.broker import RedisBroker, backlog, events
 from service.broker.keys import Keys
 from service.errors import CallboardError
-from service.observe.probe import Probe
+from service.observe.probe import Answers, Probe
 from service.queues import QUEUES
 from service.settings import Settings
 from service.state import event as event_reader
@@ -220,7 +220,9 @@ def run_projector(settings: Settings, stop: Flag) -> None:
         Reconciler(broker, settings, findings),
         transitions_logged=settings.transitions_logged,
     )
-    probe = Probe(settings.worker_host, settings.worker_port, lambda: projector.is_ready, findings.text)
+    probe = Probe(
+        settings.worker_host, settings.worker_port, Answers(lambda: projector.is_ready, metrics=findings.text)
+    )
     probe.start()
     projector.run(stop)
     probe.stop()

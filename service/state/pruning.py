@@ -123,9 +123,8 @@ class Pruning:
         self, connection: Connection, partition: Partition, is_over: bool, due: dict[State, tuple[datetime, datetime]]
     ) -> bool:
         is_due = _condition(due)
-        kept = connection.execute(
-            text(f"SELECT count(*) FROM (SELECT 1 FROM {partition.name} WHERE NOT ({is_due}) LIMIT {MOST_MOVED + 1}) k")
-        ).scalar_one()
+        some = f"SELECT 1 FROM {partition.name} WHERE ({is_due}) IS NOT TRUE LIMIT {MOST_MOVED + 1}"
+        kept = connection.execute(text(f"SELECT count(*) FROM ({some}) k")).scalar_one()
         if kept <= MOST_MOVED and is_over:
             self._drop(connection, partition, is_due, kept)
             return True
@@ -138,7 +137,7 @@ class Pruning:
         told = Partition("callboard_events", partition.day)
         both = [partition, *([told] if told in partitions.existing(connection) else [])]
         if kept:
-            kept_rows = f"SELECT * FROM {partition.name} WHERE NOT ({is_due})"
+            kept_rows = f"SELECT * FROM {partition.name} WHERE ({is_due}) IS NOT TRUE"
             connection.execute(text(f"CREATE TEMP TABLE kept_jobs ON COMMIT DROP AS {kept_rows}"))
             if told in both:
                 connection.execute(
@@ -173,9 +172,9 @@ class Pruning:
 
 
 def _condition(due: dict[State, tuple[datetime, datetime]]) -> str:
-    """What is due, in SQL. Of our own values only."""
+    """What is due, in SQL. Of our own values only. A job stays while its task waits for what it has come to."""
     parts = [
         f"(state = '{state}' AND (completed_at < '{ended.isoformat()}' OR created_at < '{created.isoformat()}'))"
         for state, (ended, created) in due.items()
     ]
-    return " OR ".join(parts)
+    return f"({' OR '.join(parts)}) AND job_id NOT IN (SELECT job_id FROM callboard_task_runs)"

@@ -52,7 +52,7 @@ class TaskQueue:
             return self._store.page(status, task_type, cursor, limit)
 
     def change(self, task_id: UUID, wanted: Mapping[str, Any], by: str) -> Task | None:
-        """Change a task, and return it, or None. Raises as `create`, TaskRunning, and TaskConflict.
+        """Change a task, and return it, or None. Raises as `create`, TaskRunning, and Conflict.
 
         One in progress that is to be cancelled has its job cancelled: while that ends, it is returned as in progress.
         """

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from service.errors import TaskConflict, TaskRunning
+from service.errors import Conflict, TaskRunning
 from service.state.task_states import SET_BY_CLIENTS, TaskStatus
 
 DEFAULT_PRIORITY = 5
@@ -47,7 +47,7 @@ NOT_EXECUTED: dict[str, Any] = {
 
 
 def changes_of(task: Task, wanted: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Return the columns that a client's change sets. Raises TaskRunning, TaskConflict.
+    """Return the columns that a client's change sets. Raises TaskRunning, Conflict.
 
     task_type, description and priority may change while no job works on the task; so may its status, to pending or
     cancelled.
@@ -60,10 +60,10 @@ def changes_of(task: Task, wanted: Mapping[str, Any], now: datetime) -> dict[str
     status = changes.get("status")
     if status is not None and status not in SET_BY_CLIENTS:
         names = " and ".join(sorted(SET_BY_CLIENTS))
-        raise TaskConflict(f"status {status} is what a job comes to: clients set {names}, and execute the task")
+        raise Conflict(f"status {status} is what a job comes to: clients set {names}, and execute the task")
     if status is TaskStatus.CANCELLED:
         if task.status is not TaskStatus.PENDING:
-            raise TaskConflict(f"Task {task.task_id} is {task.status}: only what has not ended is cancelled")
+            raise Conflict(f"Task {task.task_id} is {task.status}: only what has not ended is cancelled")
         changes["completed_at"] = now
     if status is TaskStatus.PENDING:
         changes |= NOT_EXECUTED

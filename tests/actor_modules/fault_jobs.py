@@ -3,10 +3,12 @@
 import ctypes
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import dramatiq
+from dramatiq.worker import ConsumerThread
 
 from service.broker import broker
 
@@ -49,6 +51,24 @@ def fail(word: str) -> None:
     note(f"fail-{word}")
     time.sleep(0.5)
     raise ValueError(word)
+
+
+@dramatiq.actor(broker=broker, actor_name="fault.spin", queue_name="default")
+def spin(seconds: float) -> None:
+    note("start-spin")
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        pass
+    note("end-spin")
+
+
+@dramatiq.actor(broker=broker, actor_name="fault.end_consumers", queue_name="default")
+def end_consumers() -> None:
+    """Ends the threads that fetch, as no error can: they start again after those."""
+    for thread in threading.enumerate():
+        if isinstance(thread, ConsumerThread) and thread.ident:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+    note("ended-consumers")
 
 
 @dramatiq.actor(broker=broker, actor_name="fault.follows", queue_name="default")

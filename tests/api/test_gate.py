@@ -25,7 +25,7 @@ from service.state.history import History
 JOB = "6a5e8c07-4a38-4b0e-9d0c-3d1f6f5d3c11"
 
 
-async def nobody(scope: Asked) -> Caller:
+async def nobody(scope: Asked, *, again: bool = False) -> Caller:
     raise NotAuthenticated("no key")
 
 
@@ -122,7 +122,7 @@ async def inner(scope: Asked, receive: Any, send: Any) -> None:
 
 
 def gate_for(caller: Caller, public: frozenset[Page] = frozenset()) -> TestClient:
-    async def authenticate(scope: Asked) -> Caller:
+    async def authenticate(scope: Asked, *, again: bool = False) -> Caller:
         return caller
 
     table = {("GET", "/mine"): TENANTS_READ, ("GET", "/all"): READ, ("DELETE", "/all"): ADMIN, **ROUTES}

@@ -6,12 +6,14 @@ import re
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
 import dramatiq
 import pytest
 
+from service.api import body_limit
 from service.api.app import build_app
 from service.broker import RedisBroker
 from service.job import Job
@@ -73,6 +75,20 @@ def test_an_act_whose_body_can_not_be_read_is_refused_as_any_other_request(api: 
     answer = api.ask("POST", f"{path}/cancel", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status, answer.body["type"]) == (422, "urn:callboard:problem:invalid-request")
     assert api.get(path).body["state"] == "pending"
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/batch", "/schedules", f"/jobs/{uuid.uuid4()}/cancel"])
+def test_a_body_that_does_not_come_is_not_waited_for(api: Api, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(body_limit, "MOST_SECONDS", 0.3)
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    with socket.create_connection((host, int(port)), timeout=5) as client:
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+        )
+        client.sendall(head.encode() + b'{"ty')
+        answer = b"".join(iter(lambda: client.recv(65536), b""))  # until it is closed
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert PROBLEM.encode() in answer
 
 
 @pytest.mark.parametrize("depth", range(150, 1000, 50))

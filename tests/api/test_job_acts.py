@@ -73,6 +73,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_says_why(client: TestClient, sto
     job = client.get(f"/jobs/{job_id}").json()
     assert (job["state"], job["status"], job["is_terminal"]) == ("cancelled", "failed", True)
     assert job["error"] == {"type": "Cancelled", "message": "Cancelled by anybody: sent by mistake"}
+    assert job["started_at"] is None
     again = client.post(f"/jobs/{job_id}/cancel")
     assert (again.status_code, again.json()["state"]) == (200, "cancelled")
     store()

@@ -2,18 +2,22 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from service.api import followers
 from service.api.authenticate import REFUSED
 from service.broker import RedisBroker
 from service.errors import HistoryUnavailable
 from service.state.database import engine_for
-from tests.api.access import Guarded, guarded
+from tests.api.access import JOB, Guarded, guarded
+from tests.api.conftest import Api
 from tests.servers import eventually
 
 
@@ -130,6 +134,28 @@ def test_a_revoked_key_works_for_five_seconds_at_most(api: Guarded) -> None:
     api.clock.now += 3.2
     assert api.send(token).status_code == 401
     assert api.send(token).status_code == 401
+
+
+def test_what_a_revoked_key_has_begun_goes_on_no_longer(
+    api: Guarded, serve: Callable[[Any], Api], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followers, "PING_SECONDS", 0.1)
+    key, token = api.key("submit", "read", rate_per_second=0.01, burst=3)
+    client = serve(api.app).client
+    client.headers["Authorization"] = f"Bearer {token}"
+    path = client.post("/jobs", json=JOB).json()["poll_url"]
+    with ThreadPoolExecutor(1) as pool, client.stream("GET", f"{path}/events") as stream:
+        waiting = pool.submit(client.get, f"{path}?wait=2")
+        lines = stream.iter_lines()
+        for _ in range(10):  # what is checked again is no further request
+            assert next(lines) is not None
+        api.store.revoke(key.name)
+        api.clock.now += 5.1
+        left = list(islice(lines, 100))
+        assert len(left) < 100, "it ends"
+        assert all(not line or line.startswith(":") for line in left)
+        answer = waiting.result()
+        assert (answer.status_code, answer.json()["type"]) == (401, "urn:callboard:problem:not-authenticated")
 
 
 def test_a_key_in_use_is_checked_beside_its_requests(api: Guarded) -> None:

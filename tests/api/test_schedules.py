@@ -210,7 +210,7 @@ def test_what_was_missed_is_shown(api: Api, broker: RedisBroker) -> None:
 def test_a_name_is_given_once(api: Api) -> None:
     assert create(api, cron="* * * * *").status == 201
     again = create(api, cron="0 * * * *")
-    assert (again.status, again.body["type"]) == (409, "urn:callboard:problem:schedule-conflict")
+    assert (again.status, again.body["type"]) == (409, "urn:callboard:problem:conflict")
     assert create(api, "in-code", cron="* * * * *").status == 409
 
 
@@ -296,7 +296,7 @@ def test_a_pause_survives_an_emptied_redis(api: Api, broker: RedisBroker, engine
 
 def test_a_tenant_sees_and_touches_its_own_alone(serve_book: Callable[..., Api]) -> None:
     def of(tenant: str) -> Api:
-        async def authenticate(_scope: Any) -> Caller:
+        async def authenticate(scope: Any, *, again: bool = False) -> Caller:
             return Caller(tenant, frozenset({Scope.READ, Scope.OPERATE}), "key", tenant)
 
         return serve_book(authenticate=authenticate)
@@ -321,6 +321,25 @@ def test_a_tenant_sees_and_touches_its_own_alone(serve_book: Callable[..., Api])
         assert other.ask(method, path, **({} if body is None else {"json": body})).status == 404, path
     assert fields(acme.ask("PATCH", "/schedules/mine", json={"tenant": "other"})) == ["tenant"]
     assert acme.ask("PATCH", "/schedules/mine", json={"tenant": None}).body["schedule"]["tenant"] == "acme"
+
+
+def test_who_takes_a_name_that_is_free_again_sees_no_job_of_the_one_before(serve_book: Callable[..., Api]) -> None:
+    def of(tenant: str) -> Api:
+        async def authenticate(scope: Any, *, again: bool = False) -> Caller:
+            return Caller(tenant, frozenset({Scope.READ, Scope.OPERATE}), "key", tenant)
+
+        return serve_book(authenticate=authenticate)
+
+    acme, other = of("acme"), of("other")
+    create(acme, cron="* * * * *")
+    assert acme.ask("POST", "/schedules/mine/run").status == 202
+    assert len(acme.get("/schedules/mine").body["runs"]) == 1
+    acme.ask("DELETE", "/schedules/mine")
+    create(other, cron="* * * * *")
+    shown = other.get("/schedules/mine").body
+    assert (shown["runs"], shown["last_run"], shown["sent"]) == ([], None, 0)
+    other.ask("POST", "/schedules/mine/run")
+    assert len(other.get("/schedules/mine").body["runs"]) == 1
 
 
 # Outages.

@@ -89,6 +89,28 @@ def test_one_idempotency_key_is_another_for_each_tenant(api: Guarded, acme: str,
     assert named.status_code == 422, "it asks for another job"
 
 
+def test_jobs_of_a_tenant_are_listed_by_their_key_as_it_was_sent(
+    api: Guarded, broker: RedisBroker, database_url: str, acme: str, umbrella: str, anyone: str
+) -> None:
+    count = broker.get_actor("count.up")
+    for tenant in ("acme", "umbrella"):
+        count.send_with_options(kwargs={"n": 1}, idempotency_key="invoice:7", tenant=tenant)
+    engine = engine_for(database_url)
+    with engine.connect() as connection:
+        while Projector(broker, engine).project_batch(connection):
+            pass
+    engine.dispose()
+
+    def listed(token: str, query: str) -> list[tuple[str, str]]:
+        jobs = api.ask("GET", f"/jobs?{query}", token).json()["jobs"]
+        return [(job["tenant"], job["key"]) for job in jobs]
+
+    own = [("acme", "tenant:acme:invoice:7")]
+    assert listed(acme, "key=invoice:7") == listed(anyone, "tenant=acme&key=invoice:7") == own
+    assert listed(acme, "key=tenant:acme:invoice:7") == listed(anyone, "key=tenant:acme:invoice:7") == own
+    assert listed(umbrella, "key=tenant:acme:invoice:7") == listed(anyone, "key=invoice:7") == []
+
+
 def test_a_key_of_a_tenant_does_not_reach_what_concerns_all(api: Guarded, umbrella: str) -> None:
     answer = api.ask("POST", "/acts", umbrella)
     assert (answer.status_code, answer.json()["type"]) == (403, "urn:callboard:problem:not-for-tenants")

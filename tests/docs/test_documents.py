@@ -36,6 +36,15 @@ def test_links_lead_somewhere(document: Path) -> None:
                 assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target
 
 
+@pytest.mark.parametrize(
+    "document", [each for each in DOCUMENTS if "\nOn this page: " in each.read_text()], ids=lambda path: path.name
+)
+def test_the_index_of_a_page_has_all_its_headings_in_order(document: Path) -> None:
+    text = document.read_text()
+    listed = re.findall(r"\(#([^)]+)\)", text.partition("\nOn this page: ")[2].partition("\n\n")[0])
+    assert listed == [each.lower().replace(" ", "-") for each in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+
+
 def table_with(document: str, first_cell: str) -> dict[str, list[str]]:
     """The rows of the table whose heading begins with a cell, by their first cell."""
     lines = (ROOT / "docs" / document).read_text().splitlines()
@@ -130,7 +139,7 @@ def command_line(line: str) -> tuple[str, argparse.Namespace]:
 def test_every_use_of_dev_that_is_named_exists() -> None:
     script = (ROOT / "dev").read_text()
     for document in DOCUMENTS:
-        for name in re.findall(r"\./dev ([a-z]+)", document.read_text()):
+        for name in re.findall(r"\./dev ([a-z0-9]+)", document.read_text()):
             assert re.search(rf"^ +{name}\) |^ +check \| {name}|\| {name}\b|\b{name}\)", script, re.MULTILINE), name
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import dramatiq
 import pytest
+from sqlalchemy import text
 
 from service.access.audit import AuditLine, AuditLog
 from service.access.keys import KeyStore
 from service.broker import RedisBroker
 from service.broker.outcome import Dead, Failure
 from service.broker.settlement import settlement_of
-from service.cli.acts import user
+from service.cli.who import user
 from service.state.database import engine_for
 from tests.e2e.conftest import BIN, Service
 from tests.jobs import send
@@ -129,3 +130,22 @@ def test_the_commands_of_the_page_on_access_do_what_it_says(callboard: Any, log:
     unknown = callboard("keys", "create", "x", "--scope", "all")
     assert unknown.returncode != 0
     assert "Unknown scope all" in unknown.stderr
+
+
+def test_a_secret_is_shown_also_where_the_end_of_its_act_can_not_be_written(
+    callboard: Any, log: AuditLog, database_url: str
+) -> None:
+    with engine_for(database_url).begin() as connection:
+        connection.execute(
+            text(
+                "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no room''; END'; "
+                "CREATE TRIGGER refuse BEFORE UPDATE ON callboard_audit EXECUTE FUNCTION refuse()"
+            )
+        )
+    made, again = (callboard("keys", "create", "shop", "--scope", "submit") for _ in range(2))
+    assert made.returncode == again.returncode == 1
+    assert re.search("cb_[0-9a-f]{16}_[0-9a-f]{64}", made.stdout)
+    assert "It was done, and its end can't be written" in made.stderr
+    assert "there is a key 'shop' already" in again.stderr, "why it failed"
+    assert "It was done" not in again.stderr
+    assert [line.ended_at for line in log.page()] == [None, None]

@@ -6,7 +6,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+PARTS = ("requirements.lock", "requirements-image.lock", "requirements-build.lock")
+LOCKS = (*PARTS, "requirements-dev.lock")
 
 
 def requirement_of(entry):
@@ -16,7 +17,7 @@ def requirement_of(entry):
 @pytest.mark.parametrize("name", LOCKS)
 def test_every_package_is_pinned_with_a_hash(lock, name):
     entries = lock(name)
-    assert len(entries) > 20
+    assert len(entries) > 10
     for entry in entries.values():
         first, *hashes = re.split(r" *\\\n +", entry)
         assert re.fullmatch(r"[A-Za-z0-9._-]+(\[[a-z,]+\])?==[^ ;=]+( ; .+)?", first), first
@@ -31,8 +32,9 @@ def test_a_lock_names_no_registry(root, name):
         assert forbidden not in text
 
 
-def test_the_smaller_lock_is_a_part_of_the_larger(lock):
-    smaller, larger = lock("requirements.lock"), lock("requirements-dev.lock")
+@pytest.mark.parametrize("name", PARTS)
+def test_a_smaller_lock_is_a_part_of_the_largest(lock, name):
+    smaller, larger = lock(name), lock("requirements-dev.lock")
     assert set(smaller) < set(larger)
     for name, entry in smaller.items():
         assert requirement_of(entry).specifier == requirement_of(larger[name]).specifier
@@ -51,13 +53,19 @@ def wanted(project, extra):
 
 
 @pytest.mark.parametrize(
-    ("name", "extras"), [("requirements.lock", ("all", "embedded", "build")), ("requirements-dev.lock", ("dev",))]
+    ("name", "extras"),
+    [
+        ("requirements.lock", ("all", "embedded", "build")),
+        ("requirements-image.lock", ("all",)),
+        ("requirements-build.lock", ("build",)),
+        ("requirements-dev.lock", ("dev",)),
+    ],
 )
 def test_a_lock_covers_what_the_project_asks_for(project, lock, name, extras):
     pins = {key: requirement_of(entry) for key, entry in lock(name).items()}
     asked = [Requirement(text) for text in project["dependencies"]]
     asked += [requirement for extra in extras for requirement in wanted(project, extra)]
-    assert len(asked) > 10
+    assert len(asked) >= 5
     for requirement in asked:
         pin = pins[canonicalize_name(requirement.name)]
         (version,) = (each.version for each in pin.specifier)

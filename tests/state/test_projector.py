@@ -433,6 +433,20 @@ def test_a_job_is_found_while_the_database_is_down(broker: RedisBroker, redis_se
     assert found.state is State.PENDING
 
 
+def test_events_keep_their_order_while_the_clock_of_redis_is_behind_what_it_was(
+    broker: RedisBroker, engine: Engine, projector: Projector
+) -> None:
+    stream = Keys(broker.namespace, "email").events
+    # A day ago it was told a time that is still to come, and a million events have had that time since.
+    soon = int(time.time() * 1000) + 60_000
+    broker.client.xdel(stream, broker.client.xadd(stream, {"x": "1"}, f"{soon}-{2**20}"))
+    message = send(broker)
+    project(projector, engine)
+    run(broker)
+    project(projector, engine)
+    assert row(engine, message)["state"] == "succeeded"
+
+
 OF_THE_SEND = {"tenant": "acme", "parent_id": str(uuid.uuid4()), "priority": 2, "idempotency_key": "k"}
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from sqlalchemy import Connection, Engine, func, select, text
+from sqlalchemy import Connection, Engine, delete, func, insert, select, text, update
 from sqlalchemy.exc import OperationalError
 
 from service.state import partitions, pruning
@@ -17,6 +17,7 @@ from service.state.pruning import Policy, Pruning
 from service.state.states import State
 from service.state.store import store
 from service.state.tables import events, jobs
+from service.state.task_tables import runs, tasks
 from tests.servers import new_database
 from tests.state.stories import a_job
 
@@ -175,6 +176,34 @@ def test_a_partition_is_not_waited_for_while_a_report_reads(engine: Engine, monk
         report.rollback()
         connection.rollback()
         assert last.day in {one.day for one in partitions.make_ahead(connection, NOW.date())}
+
+
+def test_a_job_stays_while_its_task_waits_for_what_it_has_come_to(engine: Engine) -> None:
+    task_id, old, recent = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
+    with engine.connect() as connection:
+        make_day(connection, 10)
+        fill(connection, 10, succeeded=3)
+        store(connection, a_job(str(old), "succeeded", days_ago(10)) + a_job(str(recent), "succeeded", days_ago(8)))
+        connection.execute(insert(tasks).values(task_id=task_id, task_type="t", description="", status="in_progress"))
+        for job_id in (old, recent):
+            connection.execute(insert(runs).values(job_id=job_id, task_id=task_id, message=b"{}"))
+        connection.commit()
+        prune(connection)
+        assert set(connection.execute(select(jobs.c.job_id)).scalars()) == {old, recent}
+        connection.execute(delete(runs))
+        connection.commit()
+        prune(connection)
+        assert counts(connection) == {}
+
+
+def test_a_row_that_lacks_the_time_of_its_end_is_not_dropped_with_its_day(engine: Engine) -> None:
+    with engine.connect() as connection:
+        make_day(connection, 10)
+        fill(connection, 10, succeeded=1)
+        connection.execute(update(jobs).values(completed_at=None))
+        connection.commit()
+        prune(connection)
+        assert counts(connection) == {"succeeded": 1}
 
 
 def test_lines_of_the_audit_log_go_by_age_where_that_is_said(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

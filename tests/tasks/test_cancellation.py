@@ -96,7 +96,7 @@ def test_a_job_that_was_faster_stays_what_it_has_come_to(
     project(broker, engine)
     assert task(api, task_id)["status"] == "in_progress", "nobody writes outcomes here"
     answer = cancel(api, task_id)
-    assert (answer.status, answer.body["type"]) == (409, "urn:callboard:problem:task-conflict")
+    assert (answer.status, answer.body["type"]) == (409, "urn:callboard:problem:conflict")
     assert (task(api, task_id)["status"], task(api, task_id)["result"]) == ("completed", {"answer": "done"})
 
 

@@ -234,7 +234,7 @@ def test_clients_cancel_what_waits_and_put_back_what_was_cancelled(api: Api) -> 
 def test_what_a_job_comes_to_is_not_set_by_clients(api: Api, status: str) -> None:
     task_id = create(api)
     answer = api.ask("PATCH", f"{ROOT}/{task_id}", json={"status": status})
-    assert (answer.status, answer.body["type"]) == (409, "urn:callboard:problem:task-conflict")
+    assert (answer.status, answer.body["type"]) == (409, "urn:callboard:problem:conflict")
     assert task(api, task_id)["status"] == "pending"
 
 

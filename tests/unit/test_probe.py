@@ -10,7 +10,7 @@ from urllib.request import urlopen
 import pytest
 
 from service.errors import SettingsError
-from service.observe.probe import Probe, check_host
+from service.observe.probe import Answers, Probe, check_host
 from tests.servers import free_port
 
 
@@ -19,7 +19,7 @@ def serve() -> Iterator:
     probes = []
 
     def start(is_ready=lambda: True, port=0, host="127.0.0.1"):
-        probe = Probe(host, port or free_port(), is_ready)
+        probe = Probe(host, port or free_port(), Answers(is_ready))
         probe.start()
         probes.append(probe)
         return probe
@@ -54,7 +54,7 @@ def test_any_other_path_is_not_found(serve, path):
 
 
 def test_metrics_are_served_where_there_are_any():
-    probe = Probe("127.0.0.1", free_port(), lambda: True, lambda: b"jobs_total 1.0\n")
+    probe = Probe("127.0.0.1", free_port(), Answers(lambda: True, metrics=lambda: b"jobs_total 1.0\n"))
     probe.start()
     try:
         with urlopen(f"http://127.0.0.1:{probe.port}/metrics", timeout=5) as reply:
@@ -62,7 +62,7 @@ def test_metrics_are_served_where_there_are_any():
             assert reply.read() == b"jobs_total 1.0\n"
     finally:
         probe.stop()
-    probe = Probe("127.0.0.1", free_port(), lambda: True)
+    probe = Probe("127.0.0.1", free_port(), Answers(lambda: True))
     probe.start()
     try:
         assert get(probe, "/metrics") == (404, {"status": "unknown path"})
@@ -103,7 +103,7 @@ def test_the_last_port_is_tried_too(caplog):
         except OSError:
             pytest.skip("port 65535 is taken on this machine")
     caplog.set_level(logging.WARNING)
-    probe = Probe("127.0.0.1", 65535, lambda: True)
+    probe = Probe("127.0.0.1", 65535, Answers(lambda: True))
     probe.start()
     probe.stop()
     assert (probe.port, caplog.text) == (65535, "")
@@ -111,7 +111,7 @@ def test_the_last_port_is_tried_too(caplog):
 
 def test_a_wrong_host_is_told_at_once():
     with pytest.raises(SettingsError, match=r"CALLBOARD_WORKER_HOST='[^']+' is wrong: "):
-        Probe("192.0.2.1", 9191, lambda: True)  # an address of documentation: no machine has it
+        Probe("192.0.2.1", 9191, Answers(lambda: True))  # an address of documentation: no machine has it
 
 
 def test_no_dns_is_asked_for_the_own_name(serve, monkeypatch):
@@ -132,10 +132,10 @@ def test_what_is_not_http_is_answered_or_closed(serve):
 
 
 def test_a_stopped_probe_frees_its_port():
-    probe = Probe("127.0.0.1", free_port(), lambda: True)
+    probe = Probe("127.0.0.1", free_port(), Answers(lambda: True))
     probe.start()
     probe.stop()
-    again = Probe("127.0.0.1", probe.port, lambda: True)
+    again = Probe("127.0.0.1", probe.port, Answers(lambda: True))
     again.start()
     again.stop()
     assert again.port == probe.port

@@ -48,6 +48,7 @@ class Home:
         """Start in the background; return the summary."""
         done = self.run("up", "--detach", **variables)
         assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr.startswith("Starting"), "nobody waits without a sign"
         return done.stdout
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:

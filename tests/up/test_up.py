@@ -1,11 +1,13 @@
 """`callboard up` from the outside, with its real processes."""
 
+import json
 import os
 import re
 import shutil
 import signal
 import stat
 import subprocess
+import urllib.error
 
 import psutil
 import psycopg
@@ -152,6 +154,16 @@ def test_ctrl_c_in_the_foreground_lets_running_jobs_finish(home):
     assert re.search(r"^projector +\| .*Job status updated .*status=succeeded", text, re.MULTILINE)
     assert "Killing" not in text
     assert home.processes() == []
+
+
+def test_where_keys_are_asked_for_the_first_job_has_one(home):
+    printed = home.up(CALLBOARD_API_ACCESS="keys")
+    commands = printed.partition("Send a first job:\n")[2].partition("Stop:")[0]
+    shell = {"cwd": home.path, "env": home.environment({}), "capture_output": True, "text": True, "check": False}
+    sent = subprocess.run(["sh", "-ec", commands], **shell)
+    assert json.loads(sent.stdout)["status"] == "pending", sent.stderr
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        home.post("/jobs", JOB)
 
 
 def test_named_servers_are_used_and_left_alone(home, own_redis, database_url):

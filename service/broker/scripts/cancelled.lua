@@ -28,7 +28,8 @@ end
 -- The final event of an entry that is cancelled: of one that is held, with its lease.
 local function cancelled_event(stored, lease, error, now)
     local created, attempt, _, actor, score, _, key = header_of(stored)
-    local started = lease and string.match(lease, "^%d+ (%d+)")
+    -- Where there is no lease, HGET gives false, which would be written as one.
+    local started = lease and string.match(lease, "^%d+ (%d+)") or nil
     local options = options_with(stored, "tenant", "parent_id")
     return cjson.encode({
         state = "cancelled",

@@ -18,6 +18,7 @@ def in_background(log: Path, supervise: Callable[[Callable[[str], None]], int]) 
     The process is a copy of this one, lock included, so nothing is loaded twice. What it hands to `on_ready` is printed
     here; what it prints itself goes to the log.
     """
+    print(f"Starting, which takes some seconds; what happens is in {os.path.relpath(log)}", file=sys.stderr, flush=True)
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()

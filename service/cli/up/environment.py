@@ -13,8 +13,8 @@ from service.cli.up.state_dir import StateDir
 PYTHONPATH = "PYTHONPATH"
 
 #: Handed on to shells where the user has set them, so that what is sent from a shell meets these workers, and a worker
-#: that a shell starts finds the same actors.
-HANDED_ON = ("CALLBOARD_NAMESPACE", "CALLBOARD_ACTORS", PYTHONPATH)
+#: or a command that a shell starts finds the same actors and schedules.
+HANDED_ON = ("CALLBOARD_NAMESPACE", "CALLBOARD_ACTORS", "CALLBOARD_SCHEDULES", PYTHONPATH)
 
 #: Meant for a real mail server; the catcher has neither TLS nor users.
 NOT_FOR_THE_CATCHER = ("CALLBOARD_SMTP_SECURITY", "CALLBOARD_SMTP_USERNAME", "CALLBOARD_SMTP_PASSWORD")

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from service.observe.run_dir import announced
+
 INTERVAL_SECONDS = 0.05
 
 logger = logging.getLogger(__name__)
@@ -45,10 +47,10 @@ class Readiness:
 
 def announced_port(folder: Path, group_id: int | None) -> int | None:
     """Return the port on which a process of this group says that it answers (see observe/probe.py)."""
-    for path in folder.glob("*.port"):
+    for pid, text in announced(folder, "port"):
         with contextlib.suppress(OSError, ValueError):
-            if os.getpgid(int(path.stem)) == group_id:
-                return int(path.read_text(encoding="utf-8"))
+            if os.getpgid(pid) == group_id:
+                return int(text)
     return None
 
 

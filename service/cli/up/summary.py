@@ -1,6 +1,7 @@
 """What `up` prints when all is ready."""
 
 import json
+import sys
 from pathlib import Path
 
 from service.cli.up import external
@@ -49,10 +50,23 @@ def _first_job(plan: Plan) -> str:
     url = plan.addresses.api_url
     if not MODULES_OF_FIRST_JOB.intersection(plan.settings.actor_modules):
         return f"Send a job of your own: {url}/docs shows how"
+    key, header = _first_key(plan), ""
+    if key:
+        header = ' -H "Authorization: Bearer $KEY"'
     return f"""Send a first job:
-
-  curl -s {url}/jobs -H 'Content-Type: application/json' \\
+{key}
+  curl -s {url}/jobs{header} -H 'Content-Type: application/json' \\
     -d '{json.dumps(FIRST_JOB)}'"""
+
+
+def _first_key(plan: Plan) -> str:
+    """Return the lines that make a key, where the API asks for one."""
+    if plan.settings.api_access == "open":
+        return ""
+    callboard = _relative(Path(sys.executable).with_name("callboard"))
+    return f"""
+  . {_relative(plan.state.env)}
+  KEY=$({callboard} keys create first --scope submit --scope read | grep -o 'cb_[0-9a-f_]*')"""
 
 
 def _mail_note(plan: Plan) -> str:

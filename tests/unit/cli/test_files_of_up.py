@@ -22,7 +22,7 @@ from service.cli.up.private_file import password_in
 from service.cli.up.readiness import announced_port
 from service.cli.up.records import Record, Records
 from service.cli.up.state_dir import StateDir
-from service.observe.probe import Probe
+from service.observe.probe import Answers, Probe
 from tests.servers import free_port
 from tests.up.eventually import eventually
 
@@ -91,6 +91,9 @@ def test_shells_find_the_modules_that_up_was_started_with(tmp_path, monkeypatch)
     write_env_file(path, ADDRESSES, {"PYTHONPATH": "/x:shop", "CALLBOARD_ACTORS": "shopjobs"})
     # The shell may be in another folder.
     assert subprocess.check_output(shell, env={}, cwd="/", text=True) == f"/x:{tmp_path}/shop shopjobs\n"
+    write_env_file(path, ADDRESSES, {"CALLBOARD_SCHEDULES": "shop.plans:SCHEDULES"})
+    shell[2] = '. "$0"; echo "$CALLBOARD_SCHEDULES"'
+    assert subprocess.check_output(shell, env={}, text=True) == "shop.plans:SCHEDULES\n"
     write_env_file(path, ADDRESSES, {"PYTHONPATH": ""})
     assert "PYTHONPATH" not in path.read_text()
 
@@ -143,7 +146,7 @@ def test_a_port_stays_ours_while_a_server_comes_and_goes():
 def test_a_process_that_moved_to_another_port_is_asked_there(tmp_path, monkeypatch):
     monkeypatch.setenv("CALLBOARD_RUN_DIR", str(tmp_path))
     with listen_on(None) as taken:
-        probe = Probe("127.0.0.1", port_of(taken), lambda: True)
+        probe = Probe("127.0.0.1", port_of(taken), Answers(lambda: True))
         probe.start()
         assert announced_port(tmp_path, os.getpgid(0)) == probe.port != port_of(taken)
         assert announced_port(tmp_path, 1) is None

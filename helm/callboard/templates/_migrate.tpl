@@ -1,0 +1,21 @@
+{{/* The container that migrates: {root, secret}. A lock that it can't have within seconds makes it fail and be tried again. */}}
+{{- define "callboard.migrateContainer" -}}
+- name: migrate
+  args: [migrate, --wait, {{ include "callboard.text" .root.Values.migrations.waitSeconds | quote }}]
+  env:
+    - name: CALLBOARD_LOG_FORMAT
+      value: json
+    {{- include "callboard.databaseUrl" . | nindent 4 }}
+    {{- with .root.Values.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- include "callboard.container" .root | nindent 2 }}
+  {{- include "callboard.resources" .root.Values.migrations.resources | nindent 2 }}
+{{- end -}}
+
+{{- define "callboard.migrateInit" -}}
+{{- if eq (include "callboard.migrationMode" .) "init" }}
+initContainers:
+  {{- include "callboard.migrateContainer" (dict "root" . "secret" (include "callboard.fullname" .)) | nindent 2 }}
+{{- end }}
+{{- end -}}
