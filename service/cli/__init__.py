@@ -5,6 +5,7 @@ The command files import what is heavy inside their functions, so that `callboar
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,7 +83,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "" not in sys.path and os.getcwd() not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        return int(arguments.run(arguments))
+        status = int(arguments.run(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        # Whoever reads has gone, as `head` does. What is buffered would be complained of at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (SettingsError, DeclarationError) as error:
         print(error, file=sys.stderr)
         return os.EX_CONFIG
