@@ -29,7 +29,7 @@ from service.schedules.entry import Entry
 from service.schedules.firing import Firing
 from service.schedules.ledger import Ledger
 from service.schedules.schedule import Schedule
-from service.schedules.state import Paused, Run, ScheduleState
+from service.schedules.state import Paused, Run, ScheduleState, alive
 from service.schedules.stored import StoredSchedule, StoredSchedules
 
 MOST_STORED_RUNS = 20
@@ -153,7 +153,7 @@ class ScheduleBook:
         schedule, now = self._schedule_of(name, row), self._now()
 
         def paused(state: ScheduleState | None) -> ScheduleState | None:
-            state = state or first_state(schedule, now)
+            state = alive(state) or first_state(schedule, now)
             return None if state.paused else state.changed(now, paused=Paused(by, why, now))
 
         self._change(name, paused)
@@ -166,7 +166,7 @@ class ScheduleBook:
         schedule, now = self._schedule_of(name, row), self._now()
 
         def resumed(state: ScheduleState | None) -> ScheduleState | None:
-            state = state or first_state(schedule, now)
+            state = alive(state) or first_state(schedule, now)
             if not state.paused:
                 return None
             return state.changed(now, paused=None, failures=0, decided_until=max(state.decided_until, now))
@@ -272,8 +272,7 @@ class ScheduleBook:
         if name in self._code:
             row = None
         document = document_of(self._code[name]) if row is None else row.document
-        if state and state.is_deleted:
-            state = None
+        state = alive(state)
         try:
             schedule = self._schedule_of(name, row)
         except InvalidRequest as error:

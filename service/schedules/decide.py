@@ -39,7 +39,7 @@ def decide(
         # Another plan: what it would have had before was not missed. Less than ON_TIME ago it is due all the same, so
         # that nothing is lost while two releases with different plans run side by side.
         since = max(since, now - ON_TIME)
-    newest = newest_between(schedule, since, now, schedule.most + 1)
+    newest = newest_between(schedule, since, now, 1 + (schedule.most if schedule.missed == "all" else 1))
     if not newest:
         return state
     on_time = newest[-1:] if now - newest[-1] <= ON_TIME else []
@@ -65,6 +65,7 @@ def decide(
         caught_up=state.caught_up + sum(run.kind == "missed" for run in runs),
         overlapped=state.overlapped + overlapped,
         last_run=runs[-1] if runs else state.last_run,
+        last_due=runs[-1] if runs else state.last_due,
         outbox=(*state.outbox, *runs),
         followed=followed,
     )

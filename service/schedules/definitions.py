@@ -55,8 +55,12 @@ class Definitions:
         while not self._stop.is_set():
             self._wanted.wait(REFRESH_SECONDS)
             self._wanted.clear()
-            if not self._stop.is_set():
-                self._refresh()
+            try:
+                if not self._stop.is_set():
+                    self._refresh()
+            except Exception:
+                # Without this thread no change would be seen any more.
+                logger.exception("The stored schedules can't be read")
 
     def _refresh(self) -> None:
         try:

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 from service.schedules.schedule import Schedule
 
-#: Of more due times in one stretch it is only known that they were as many.
-MOST_COUNTED = 10_000
+#: Of more due times in one stretch it is only known that they were as many: others wait for this sum.
+MOST_COUNTED = 1000
 _FIRST_LOOK = timedelta(minutes=1)
 
 

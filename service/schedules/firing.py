@@ -16,7 +16,7 @@ from service.errors import CallboardError, HistoryUnavailable, JobExists
 from service.schedules.decide import decide, first_state
 from service.schedules.entry import Entry
 from service.schedules.messages import job_id_in, message_for
-from service.schedules.state import Run, ScheduleState
+from service.schedules.state import Run, ScheduleState, alive
 from service.schedules.states import States
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ class Firing:
                 if schedule.version == state.version:
                     return state
                 state = first_state(schedule, now)  # made anew under the same name
+            elif before.state and state.outbox:
+                # First: while its queue takes nothing, what comes due is missed, and does not wait here in a heap.
+                self._send_outbox(entry, state, now)
+                continue
             after = decide(
                 schedule,
                 state,
@@ -78,7 +82,7 @@ class Firing:
         """
 
         def with_run(state: ScheduleState | None) -> ScheduleState:
-            state = state or self._remembered(entry, now)
+            state = alive(state) or self._remembered(entry, now)
             followed = (*state.followed, run) if self._is_followed(entry) else state.followed
             outbox = (*state.outbox, run)
             return state.changed(now, outbox=outbox, last_run=run, sent=state.sent + 1, followed=followed)
@@ -99,11 +103,13 @@ class Firing:
         return max(known, key=lambda copy: copy.revision) if known else first_state(entry.schedule, now)
 
     def _is_running(self, state: ScheduleState) -> bool:
-        if state.last_run is None:
-            return False
-        if state.last_run in state.outbox:
+        # Both: one that was run by hand is no reason to forget the one before it.
+        return any(self._has_not_ended(state, run) for run in {state.last_run, state.last_due} if run)
+
+    def _has_not_ended(self, state: ScheduleState, run: Run) -> bool:
+        if run in state.outbox:
             return True
-        record = self._broker.find_record(state.last_run.job_id)
+        record = self._broker.find_record(run.job_id)
         return record is not None and record["state"] not in ENDED
 
     def _send_outbox(self, entry: Entry, state: ScheduleState, now: datetime) -> tuple[ScheduleState, dict[str, str]]:

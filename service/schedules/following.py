@@ -79,6 +79,8 @@ class Following:
                 self.look()
             except CallboardError as error:
                 logger.warning("The jobs of schedules can't be followed now: %s", error)
+            except Exception:
+                logger.exception("The jobs of schedules can't be followed")
 
     def look(self) -> None:
         """Ask once what became of all jobs that are followed. Raises BrokerUnavailable, HistoryUnavailable."""

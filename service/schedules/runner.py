@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from threading import Event
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from service.broker import RedisBroker
-from service.errors import BrokerUnavailable
+from service.errors import BrokerUnavailable, QueueFull
 from service.observe.probe import Answers, Probe
 from service.schedules.clock import Clock, clock_of
 from service.schedules.code_table import load_table
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 #: How long at most until it looks again: at the clock, which may have jumped, and at the stored schedules.
 LONGEST_WAIT_SECONDS = 1.0
 RETRY_SECONDS = 1.0
+#: For so long at a time it looks at schedules that it has not seen yet, or not since the clock was put back: to count
+#: what a thousand have missed may take a minute, and others come due meanwhile.
+UNSEEN_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -83,21 +87,36 @@ class Scheduler:
         if self._last_now and now < self._last_now:
             self._due.clear()  # the clock was put back: what it says is looked at anew
         self._last_now = now
-        ready = [name for name in self._entries if name not in self._due or _is_due(self._due[name], now)]
-        for name in ready:
-            entry = self._entries[name]
-            self._due.pop(name, None)
-            state = self._firing.fire(entry, now)
-            if entry.schedule.version and state.version > entry.schedule.version and self._definitions:
-                self._definitions.refresh_soon()
-                self._due[name] = now + timedelta(seconds=LONGEST_WAIT_SECONDS)
-                continue
-            self._due[name] = entry.schedule.after(max(now, state.decided_until))
-        if ready:
+        due = [name for name in self._entries if _is_due(self._due.get(name), now)]
+        unseen = [name for name in self._entries if name not in self._due]
+        refused: QueueFull | None = None
+        until = monotonic() + UNSEEN_SECONDS
+        for number, name in enumerate([*due, *unseen]):
+            if number > len(due) and monotonic() > until:
+                break
+            try:
+                self._fire(name, now)
+            except QueueFull as error:
+                refused = error  # by one queue: the jobs of others are sent
+        if refused:
+            raise refused
+        if any(name not in self._due for name in unseen):
+            return 0.0
+        if due or unseen:
             now = self._clock()
-        coming = [due for due in self._due.values() if due]
+        coming = [time for time in self._due.values() if time]
         wait = (min(coming) - now).total_seconds() if coming else LONGEST_WAIT_SECONDS
         return min(max(wait, 0.0), LONGEST_WAIT_SECONDS)
+
+    def _fire(self, name: str, now: datetime) -> None:
+        entry = self._entries[name]
+        self._due.pop(name, None)
+        state = self._firing.fire(entry, now)
+        if entry.schedule.version and state.version > entry.schedule.version and self._definitions:
+            self._definitions.refresh_soon()
+            self._due[name] = now + timedelta(seconds=LONGEST_WAIT_SECONDS)
+            return
+        self._due[name] = entry.schedule.after(max(now, state.decided_until))
 
     def _take_over_what_is_stored(self) -> None:
         if self._definitions is None or self._definitions.entries is self._stored:

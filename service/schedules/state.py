@@ -51,6 +51,8 @@ class ScheduleState:
     #: Jobs in a row that died or were cancelled, where the schedule asks for a pause after some.
     failures: int = 0
     last_run: Run | None = None
+    #: The last one that nobody has run by hand.
+    last_due: Run | None = None
     last_error: str | None = None
     #: Jobs that are decided and maybe not in their queue yet.
     outbox: tuple[Run, ...] = ()
@@ -73,6 +75,11 @@ class ScheduleState:
     def without(self, now: datetime, job_ids: set[str], **changes: Any) -> "ScheduleState":
         """Return it with these jobs out of the outbox."""
         return self.changed(now, outbox=tuple(run for run in self.outbox if run.job_id not in job_ids), **changes)
+
+
+def alive(state: ScheduleState | None) -> ScheduleState | None:
+    """Return what is known of a schedule, None where that was deleted: one of its name is another one."""
+    return None if state is None or state.is_deleted else state
 
 
 _states = TypeAdapter(ScheduleState)

@@ -1,6 +1,7 @@
 """Schedulers that share a Redis: each due time has one job, whatever happens to them and to Redis."""
 
 import threading
+import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,15 +10,18 @@ import dramatiq
 import pytest
 
 from service.broker import RedisBroker
+from service.broker.job_acts import JobActs
 from service.broker.keys import Keys
 from service.broker.messages import decode_message
-from service.errors import BrokerUnavailable, DeclarationError, PayloadError
+from service.errors import BrokerUnavailable, DeclarationError, PayloadError, QueueFull
 from service.job import job
 from service.middleware.unique import Unique
 from service.schedules import Cron, Every, Schedule
+from service.schedules.book import ScheduleBook
 from service.schedules.firing import Firing
 from service.schedules.ledger import Ledger
 from service.schedules.runner import Scheduler
+from service.schedules.state import Run, ScheduleState
 from service.schedules.states import States
 from tests.brokers import broker_at
 from tests.schedules.conftest import START, Clock, every, nominal, sent
@@ -201,6 +205,80 @@ def test_overlap_skips_while_the_job_before_has_not_ended(actors: RedisBroker, m
     state = States(actors).read("tick").state
     assert state
     assert (state.sent, state.overlapped) == (2, 2)
+
+
+def test_overlap_skips_while_a_job_before_one_that_was_run_by_hand_has_not_ended(
+    actors: RedisBroker, make: Make, clock: Clock
+) -> None:
+    schedule = every(60, overlap="skip")
+    runs = make(schedule)
+    runs.fire_what_is_due()
+    clock.tick(minutes=1)
+    runs.fire_what_is_due()
+    assert nominal(actors) == ["12:01:00"]
+    by_hand = Run(str(uuid.uuid4()), clock.now, "by-hand")
+    assert Firing(actors).run_now(runs.entries["tick"], by_hand, clock.now) is None
+    JobActs(actors).cancel(by_hand.job_id, by="ada")
+    clock.tick(minutes=1)
+    runs.fire_what_is_due()
+    assert nominal(actors) == ["12:01:00"]
+
+
+def test_a_full_queue_holds_up_no_other_queue_and_what_it_missed_is_missed(
+    actors: RedisBroker, make: Make, clock: Clock
+) -> None:
+    declare_plain(actors, "t.plain")
+    actors.get_actor("t.plain").queue_name = "default"
+    runs = make(every(60, missed="skip"), Schedule("other", "t.plain", Every(60)))
+    runs.fire_what_is_due()
+    clock.tick(seconds=-15)
+    full = Keys(actors.namespace, "reports").full
+    actors.client.set(full, "1")
+    for _ in range(30):
+        clock.tick(minutes=1)
+        with pytest.raises(QueueFull):
+            runs.fire_what_is_due()
+    assert len(sent(actors, "default")) == 30
+    assert not sent(actors)
+    actors.client.delete(full)
+    runs.fire_what_is_due()
+    clock.tick(minutes=1)
+    runs.fire_what_is_due()
+    assert nominal(actors) == ["12:01:00", "12:30:00", "12:31:00"], "the one that was decided, and those on time"
+    state = States(actors).read("tick").state
+    assert state
+    assert (state.sent, state.missed, state.outbox) == (3, 28, ())
+
+
+def test_a_pause_holds_for_a_schedule_with_the_name_of_a_deleted_one(
+    actors: RedisBroker, make: Make, clock: Clock
+) -> None:
+    gone = ScheduleState(clock.now, version=7, is_deleted=True).changed(clock.now)
+    States(actors).change("tick", lambda _: gone)
+    schedule = every(60)
+    ScheduleBook(actors, [schedule], None).pause("tick", by="ada", why="")
+    runs = make(schedule)
+    runs.fire_what_is_due()
+    clock.tick(minutes=1)
+    runs.fire_what_is_due()
+    assert not sent(actors)
+
+
+def test_what_comes_due_goes_before_what_was_never_looked_at(
+    actors: RedisBroker, make: Make, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.schedules.runner.UNSEEN_SECONDS", -1.0)
+    runs = make(*(every(60, name=f"tick-{number}") for number in range(5)))
+    assert runs.fire_what_is_due() == 0
+    for seconds in (45, 0):
+        clock.tick(seconds=seconds)
+        assert runs.fire_what_is_due() == 0
+    assert [name for name, _ in sent(actors).values()] == ["tick-0"]
+    while runs.fire_what_is_due() == 0:
+        pass
+    clock.tick(minutes=1)
+    runs.fire_what_is_due()
+    assert {name for name, _ in sent(actors).values()} == {f"tick-{number}" for number in range(5)}
 
 
 def test_jitter_delays_the_job_and_not_the_due_time(actors: RedisBroker, make: Make, clock: Clock) -> None:
