@@ -1,7 +1,11 @@
-"""Writes what is made from the chart: the manifests of k8s/ and the table of the chart's README. Run by `./dev k8s`."""
+"""Writes what is made from the chart and the settings. Run by `./dev k8s`.
+
+The manifests of k8s/, the table of the chart's README, and the names of settings that values.schema.json lets pass.
+"""
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +13,25 @@ from typing import Any
 import helm_python
 import yaml
 
+from service.settings import Settings, variable_of
+
 ROOT = Path(__file__).parents[1]
 CHART = ROOT / "helm" / "callboard"
 MANIFESTS = ROOT / "k8s"
 README = CHART / "README.md"
 NAMESPACE = "callboard"
+SCHEMA = CHART / "values.schema.json"
+#: Settings that other values set.
+OF_THE_CHART = frozenset(
+    {
+        *("REDIS_URL", "DATABASE_URL", "SENTRY_DSN", "CALLBOARD_LOG_FORMAT", "CALLBOARD_RUN_DIR"),
+        *("CALLBOARD_GRACE_SECONDS", "CALLBOARD_WORKER_HOST", "CALLBOARD_WORKER_PORT"),
+        *("CALLBOARD_API_HOST", "CALLBOARD_API_PORT", "CALLBOARD_API_ACCESS", "CALLBOARD_API_PUBLIC"),
+        *("CALLBOARD_SMTP_HOST", "CALLBOARD_SMTP_PORT", "CALLBOARD_SMTP_SECURITY", "CALLBOARD_SMTP_USERNAME"),
+        *("CALLBOARD_SMTP_PASSWORD", "CALLBOARD_MAIL_FROM"),
+    }
+)
+NAMES = re.compile(r'(?<="enum": \[\n)( +"CALLBOARD_[A-Z_]+".*?\n)(?= +\])', re.DOTALL)
 TABLE = re.compile(r"(?<=<!-- values -->\n).*(?=<!-- end of values -->)", re.DOTALL)
 NOT_FOR_KUBECTL = re.compile(r"/(NOTES\.txt|tests/)|helm\.sh/hook:")
 
@@ -68,8 +86,16 @@ def _default(node: yaml.Node) -> str:
     return f"`{value}`" if len(value) <= 60 else "see values.yaml"
 
 
+def schema() -> str:
+    """Return the schema of the values, with the names of all settings that are the user's to set."""
+    names = sorted({variable_of(name) for name in Settings.model_fields} - OF_THE_CHART)
+    lines = textwrap.fill(", ".join(map(json.dumps, names)), 118, initial_indent=" " * 10, subsequent_indent=" " * 10)
+    return NAMES.sub(lambda _: f"{lines}\n", SCHEMA.read_text(encoding="utf-8"), count=1)
+
+
 def main() -> None:
     """Write all of it."""
+    SCHEMA.write_text(schema(), encoding="utf-8")
     for values in sorted((MANIFESTS / "values").glob("*.yaml")):
         heading = (
             f"# Rendered from helm/callboard with k8s/values/{values.name} by `./dev k8s`: change those, not this.\n"

@@ -10,7 +10,7 @@ import kubernetes_validate.utils
 import pytest
 import yaml
 
-from service.cli import _parser
+from service.cli import _parser, api
 from tests.chart.charts import (
     CHART,
     ROOT,
@@ -184,6 +184,30 @@ def test_workers_have_probes_that_ask_no_server() -> None:
             assert container[probe]["httpGet"]["path"] in ("/livez", "/healthz")
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
         assert each["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+
+
+def test_requests_under_way_end_within_the_grace_period_of_the_api() -> None:
+    spec = named(render(with_servers()), "Deployment", "shop-callboard-api")["spec"]["template"]["spec"]
+    hook = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert hook + api.GRACE_SECONDS + 10 <= spec["terminationGracePeriodSeconds"]
+
+
+def test_what_kubernetes_lets_nobody_change_is_as_it_was() -> None:
+    """An upgrade that changes one of these fails, and helm leaves it half done."""
+    objects = render(values_of(CHART / "ci" / "bundled-values.yaml"))
+    release = {"app.kubernetes.io/name": "callboard", "app.kubernetes.io/instance": "shop"}
+    found = {each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "Deployment", "StatefulSet")}
+    for name in ("api", "scheduler", "projector", "redis", "postgresql"):
+        selector = found[f"shop-callboard-{name}"]["selector"]["matchLabels"]
+        assert selector == release | {"app.kubernetes.io/component": name}
+    selector = found["shop-callboard-worker-email"]["selector"]["matchLabels"]
+    assert selector == release | {"app.kubernetes.io/component": "worker", "callboard/pool": "email"}
+    for name, path in (("redis", "/data"), ("postgresql", "/var/lib/postgresql/data")):
+        server = found[f"shop-callboard-{name}"]
+        assert server["serviceName"] == f"shop-callboard-{name}"
+        assert [each["metadata"]["name"] for each in server["volumeClaimTemplates"]] == ["data"]
+        mounts = server["template"]["spec"]["containers"][0]["volumeMounts"]
+        assert {"name": "data", "mountPath": path} in mounts
 
 
 def test_a_changed_setting_rolls_the_pods_and_an_equal_one_does_not() -> None:

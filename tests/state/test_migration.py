@@ -1,6 +1,11 @@
 """The table of the release before becomes the one of today, with its rows."""
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
 import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,13 +19,14 @@ from sqlalchemy import Engine, text
 
 import service.state
 from service.broker import RedisBroker
+from service.errors import HistoryUnavailable
 from service.state import database
 from service.state.database import engine_for
 from service.state.history import History
 from service.state.migrate import MIGRATION_LOCK, upgrade
 from service.state.states import State
 from service.state.store import store
-from tests.servers import new_database
+from tests.servers import eventually, new_database
 from tests.state.stories import a_job
 
 NOW = datetime.now(UTC).replace(microsecond=0)  # the service counts milliseconds
@@ -80,6 +86,59 @@ def test_a_migration_may_take_longer_than_any_other_statement(
         ended.start()
         upgrade(url)
         ended.join()
+
+
+def test_who_reads_a_table_that_is_to_be_changed_waits_briefly_and_the_migration_insists(
+    before: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = before.url.render_as_string(hide_password=False)
+    migration = threading.Thread(target=upgrade, args=[url])
+    with psycopg.connect(url.replace("+psycopg", "")) as long, psycopg.connect(url.replace("+psycopg", "")) as reader:
+        reader.autocommit = True
+        long.execute("SELECT count(*) FROM callboard_jobs")  # a report that goes on for a while
+        migration.start()
+        longest, ends_at = 0.0, time.monotonic() + 4
+        while time.monotonic() < ends_at:
+            began = time.monotonic()
+            reader.execute("SELECT count(*) FROM callboard_jobs")
+            longest = max(longest, time.monotonic() - began)
+            time.sleep(0.01)
+        assert 0.2 < longest < 1.8, "it has waited behind the migration, which gives up in time"
+        assert migration.is_alive()
+        long.commit()
+        migration.join(20)
+    assert not migration.is_alive()
+    assert "is in use: trying again" in caplog.text
+    with before.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM callboard_version")).scalar() != "0003"
+
+
+def test_a_migration_gives_up_where_a_table_is_never_free(before: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.state.migrate.INSIST_SECONDS", 0.5)
+    url = before.url.render_as_string(hide_password=False)
+    with psycopg.connect(url.replace("+psycopg", "")) as forgotten:
+        forgotten.execute("SELECT count(*) FROM callboard_jobs")
+        with pytest.raises(HistoryUnavailable, match="in use all the time"):
+            upgrade(url)
+    with before.connect() as connection:
+        assert connection.execute(text("SELECT version_num FROM callboard_version")).scalar() == "0003"
+
+
+def test_replicas_that_migrate_at_once_all_end_well_but_one_that_is_killed(postgres_url: str) -> None:
+    url = new_database(postgres_url, f"many_{uuid.uuid4().hex}")
+    with psycopg.connect(url, autocommit=True) as watch, psycopg.connect(url) as first:
+        first.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+        program = [sys.executable, "-m", "service.cli", "migrate"]
+        # Not in a folder with an `.env` or such, and with no setting of this process's but the database.
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", ""), "DATABASE_URL": url}
+        replicas = [subprocess.Popen(program, env=environment) for _ in range(3)]
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        eventually(lambda: (watch.execute(waiting).fetchone() or [0])[0] == 3, 60)
+        replicas[0].kill()
+        first.commit()
+        assert [replica.wait(60) for replica in replicas] == [-signal.SIGKILL, 0, 0]
+        assert watch.execute("SELECT count(*) FROM callboard_version").fetchone() == (1,)
+        assert watch.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
 
 
 def test_a_database_that_a_newer_release_has_migrated_is_left_as_it_is(
