@@ -253,3 +253,13 @@ def test_network_policies_deny_first_and_select_pods_of_this_release_only() -> N
     assert {name.rsplit("-", 1)[1] for name in (each["metadata"]["name"] for each in policies)} == {
         *("deny", "servers", "api", "metrics", "outside", "redis", "postgresql", "test")
     }
+
+
+def test_whoever_reads_metrics_reaches_the_api_where_it_is_narrowed() -> None:
+    path = CHART / "ci" / "monitoring-values.yaml"
+    (rule,) = named(rendered(path), "NetworkPolicy", "shop-callboard-api")["spec"]["ingress"]
+    policy = values_of(path)["networkPolicy"]
+    for each in (*policy["apiFrom"], *policy["metricsFrom"]):
+        assert each in rule["from"]
+    (rule,) = named(rendered(path), "NetworkPolicy", "shop-callboard-metrics")["spec"]["ingress"]
+    assert rule["from"] == policy["metricsFrom"]

@@ -169,6 +169,12 @@ def test_numbers_stay_whole_and_strings_stay_strings() -> None:
         (with_servers(image={"tag": 1.0}), "tag"),
         (with_servers(migrations={"mode": "hook"}, database={"bundled": {"enabled": True}}), "not there|is there"),
         (with_servers(metrics={"serviceMonitor": {"enabled": True}}, api={"public": []}), "asks for a key"),
+        (
+            with_servers(
+                metrics={"serviceMonitor": {"enabled": True}}, networkPolicy={"apiFrom": [{"namespaceSelector": {}}]}
+            ),
+            "shuts Prometheus out",
+        ),
         (with_servers(pools={"email": {"autoscaling": {"type": "keda"}}}), "set prometheus.url"),
         (with_servers(pools={"email": {"autoscaling": {"type": "both"}}}), "type"),
         (with_servers(pools={"email": {"autoscaling": {"type": "hpa"}}}), "prometheusRule"),

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from service.broker.unique_keys import UniqueKey
+
 PRIORITY_STEP = 2**49
 
 
@@ -27,6 +29,7 @@ class Item:
     attempt: int
     most: int
     key: str = ""
+    unique: UniqueKey | None = None
     place: Place = Place.READY
     lapses: int = 0
     begun: bool = False
@@ -44,6 +47,15 @@ class Item:
     @property
     def claim(self) -> "Known":
         return Known("claimed", self.token, self.name)
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who has a unique key: until then, or 0; and whether also after its end."""
+
+    name: str
+    until: int
+    counts_ended: bool
 
 
 @dataclass
@@ -93,6 +105,8 @@ class Model:
     finals: set[str] = field(default_factory=set)
     once: set[str] = field(default_factory=set)
     keys: dict[str, Known] = field(default_factory=dict)
+    #: Redis forgets some of those that count no more.
+    unique: dict[str, Owner] = field(default_factory=dict)
     #: Of the call that is under way: keys whose entries end or go back, with the claim and what is kept in its place.
     left: list[tuple[str, Known | None, Known | None]] = field(default_factory=list)
     #: For each name the states of each of its lives: a finished job may be sent again.
@@ -117,6 +131,59 @@ class Model:
             self.lives.setdefault(name, []).append(["pending" if delay_ms is None else "scheduled"])
         self.counter = last
         return True
+
+    def send_unique(self, one: Sent, unique: UniqueKey, delay_ms: int | None) -> tuple[str, str]:
+        """Put a message in, unless another one has its unique key. Returns what became of it, and whom it has met."""
+        met = self._meets(one.message_id, unique)
+        place = None
+        if met and (unique.on_conflict == "keep" or met not in self.names(Place.READY, Place.DELAYED, Place.WAITING)):
+            return "exists", met
+        if met:
+            item = self.items[met]
+            self.left = [(item.key, None, None)] if item.key and item.place is not Place.WAITING else []
+            if unique.on_conflict == "reschedule":
+                item.place = Place.READY if delay_ms is None else Place.DELAYED
+                item.due = self.now + (delay_ms or 0)
+                state = "pending" if delay_ms is None else "scheduled"
+                self._event(item, "retrying" if item.attempt > 1 else state)
+                self.bring_back()
+                return "rescheduled", met
+            self._take_out(item, "cancelled")
+            self.bring_back()
+            place = item.score if item.score // PRIORITY_STEP == one.priority else None
+        self._own(one.message_id, unique)
+        self.send([one], delay_ms, once=False)
+        item = self.items[one.message_id]
+        item.unique, item.score = unique, place or item.score
+        return ("replaced", met) if met else ("stored", "")
+
+    def _meets(self, name: str, unique: UniqueKey) -> str:
+        owner = self.unique.get(unique.key)
+        if owner is None or owner.name == name or 0 < owner.until <= self.now:
+            return ""
+        if item := self.items.get(owner.name):
+            state = "running" if item.place is Place.LEASED else "waiting"
+        else:
+            state = "ended" if owner.counts_ended else ""
+        return owner.name if state in unique.states else ""
+
+    def _own(self, name: str, unique: UniqueKey) -> None:
+        until = self.now + unique.window_ms if unique.window_ms else 0
+        self.unique[unique.key] = Owner(name, until, "ended" in unique.states)
+
+    def _take_out(self, item: Item, state: str) -> None:
+        """End what nobody holds: its unique key is free, also where that counts after an end."""
+        if item.unique and (owner := self.unique.get(item.unique.key)) and owner.name == item.name:
+            del self.unique[item.unique.key]
+        self._end(item, state)
+
+    def counting(self) -> dict[str, Owner]:
+        """The unique keys that somebody has."""
+        return {
+            key: owner
+            for key, owner in self.unique.items()
+            if owner.name in self.items or (owner.counts_ended and owner.until > self.now)
+        }
 
     def fetch(self, count: int) -> tuple[list[Item], bool]:
         """Return what lapsed and what is due, then lease. Says as well whether there may be more."""
@@ -246,8 +313,8 @@ class Model:
                 self.items[name].deadline = self.now + self.lease_ms
         return [name for name, token in held if not self.holds(name, token)]
 
-    def names(self, place: Place) -> set[str]:
-        return {name for name, item in self.items.items() if item.place is place}
+    def names(self, *places: Place) -> set[str]:
+        return {name for name, item in self.items.items() if item.place in places}
 
     def _first(self, place: Place, by: Callable[[Item], int]) -> list[Item]:
         """As a sorted set orders: by score, then by name."""
@@ -255,14 +322,20 @@ class Model:
         return sorted(found, key=lambda item: (by(item), item.name))
 
     def replay(self, name: str, died: int, delay_ms: int | None) -> int:
-        """Put a dead letter back, as of its send but for the attempts. Returns what replay.lua does."""
+        """Put a dead letter back, as of its send but for the attempts. Returns as replay.lua, and -4 for JobExists."""
         letter = self.dead[name]
         if letter.died != died:
             return -1
+        old = letter.item
+        if old.unique and self.is_taken(name, old.unique.key):
+            return -4
         if name in self.items:
             return -2
-        old = letter.item
-        item = Item(name, old.message_id, old.score, old.created, 1, old.most, old.key, log=[*letter.log, 0])
+        item = Item(
+            name, old.message_id, old.score, old.created, 1, old.most, old.key, old.unique, log=[*letter.log, 0]
+        )
+        if old.unique:
+            self._own(name, old.unique)
         if delay_ms is not None:
             item.place, item.due = Place.DELAYED, self.now + delay_ms
         self.items[name] = item
@@ -272,6 +345,13 @@ class Model:
             self.lives[name].append([])  # it was sent again, and that one has succeeded
         self._event(item, "pending" if delay_ms is None else "scheduled")
         return 1
+
+    def is_taken(self, name: str, key: str) -> bool:
+        """Whether another one has a unique key."""
+        owner = self.unique.get(key)
+        if owner is None or owner.name == name or 0 < owner.until <= self.now:
+            return False
+        return owner.counts_ended or owner.name in self.items
 
     def begin(self, name: str, token: int) -> bool:
         """Note that a suspect begins."""
@@ -288,7 +368,7 @@ class Model:
         if item.place is Place.LEASED and item.deadline > self.now:
             item.is_cancelled = True
             return "running"
-        self._end(item, "cancelled")
+        self._take_out(item, "cancelled")
         if item.key and item.place is not Place.WAITING:
             self.left = [(item.key, item.claim if item.place is Place.LEASED else None, None)]
             self.bring_back()
@@ -323,7 +403,7 @@ class Model:
         for item in found:
             if keep:
                 item.log.append(item.attempt)
-            self._end(item, "dead" if keep else "cancelled")
+            self._take_out(item, "dead" if keep else "cancelled")
         return len(found)
 
     def _lapse(self, item: Item, *, counts: bool) -> None:

@@ -304,3 +304,26 @@ def test_a_result_is_kept_as_it_was(broker: RedisBroker, start_worker: StartWork
     start_worker()
     first, second = (end_of(broker, act.send(ref="a\u00e9 b:c")) for _ in range(2))
     assert json.dumps(first.result) == json.dumps(second.result)
+
+
+@pytest.mark.parametrize(("fails", "state"), [(True, "dead"), (False, "succeeded")])
+def test_what_has_waited_for_its_key_for_too_long_does_not_run_and_may_still_be_a_duplicate(
+    broker: RedisBroker, start_worker: StartWorker, fails: bool, state: str
+) -> None:
+    runs: list[str] = []
+
+    def work(*, ref: str) -> str:
+        runs.append(context().job_id)
+        time.sleep(0.4)
+        if fails:
+            raise Permanent("no")
+        return "done"
+
+    act = declare(broker, work, expires_ms=300)
+    start_worker()
+    first = act.send(ref="a")
+    eventually(lambda: runs)
+    second = act.send(ref="a")
+    assert end_of(broker, second).state.value == state
+    assert runs == [first.message_id]
+    assert record_of(broker, second).get("reason") == ("expired" if fails else None)

@@ -25,11 +25,13 @@ from service.broker.outcome import BY_ITSELF, Crashed, Dead, Failure, RetryLater
 from service.broker.queue_acts import QueueActs
 from service.broker.scripts import source
 from service.broker.settlement import Settlement, left_to_others, released, settlement_of
+from service.broker.unique_keys import CONFLICTS, UniqueKey
 from service.broker.wire import Wire
+from service.errors import JobExists
 from service.middleware.isolation import Isolation
 from service.settings import Settings
 from service.state.states import TRANSITIONS, State, is_final
-from tests.protocol.model import Known, Model, Place, Sent
+from tests.protocol.model import Known, Model, Owner, Place, Sent
 from tests.servers import RedisServer
 
 QUEUE = "email"
@@ -48,6 +50,20 @@ workers = st.integers(0, WORKERS - 1)
 #: Short ones, so that several things come due at one moment, and some beyond a lease.
 delays_ms = st.sampled_from([0, 1, 1, 500, 5_000, 29_999, 30_000, 60_000])
 batches = st.lists(st.tuples(st.integers(0, 30), st.sampled_from(OUTCOMES), delays_ms), min_size=1, max_size=4)
+#: A window after the end is longer than all that passes: what Redis has forgotten would count again after a jump back.
+uniques = st.builds(
+    UniqueKey,
+    st.just(""),
+    st.sampled_from([0, 0, 1000, 60_000]),
+    st.sampled_from(CONFLICTS),
+    st.sampled_from([("waiting", "running"), ("waiting",)]),
+) | st.builds(
+    UniqueKey,
+    st.just(""),
+    st.just(10**11),
+    st.sampled_from(CONFLICTS),
+    st.sampled_from([("waiting", "running", "ended"), ("waiting", "ended")]),
+)
 jumps_ms = st.sampled_from([-3_600_000, -31_000, -5_000, -1, 3_600_000, 10_000_000])
 
 
@@ -238,6 +254,36 @@ class Machine(RuleBasedStateMachine):
         message = self.sent[which % len(self.sent)] if again and self.sent else self.new_message(None, 3, 0)
         self.send(worker, [message], None, once=True)
 
+    @rule(
+        worker=workers,
+        key=st.sampled_from("uvw"),
+        idempotency_key=st.sampled_from([None, "a"]),
+        priority=st.sampled_from([5, 5, 9]),
+        unique=uniques,
+        delay_ms=st.none() | delays_ms,
+    )
+    def send_unique(
+        self,
+        worker: int,
+        key: str,
+        idempotency_key: str | None,
+        priority: int,
+        unique: UniqueKey,
+        delay_ms: int | None,
+    ) -> None:
+        broker, unique = self.fleet.brokers[worker], unique._replace(key=key)
+        message = self.new_message(priority, 3, 0, idempotency_key)
+        message.options["unique_key"] = key
+        row = broker.row(message, delay_ms)._replace(unique=unique)
+        self.fleet.last_sends[worker] = None
+        sent = Sent(message.message_id, priority, 1, 3, idempotency_key or "")
+        how, met = self.model.send_unique(sent, unique, delay_ms)
+        try:
+            found = broker.wire.enqueue(QUEUE, [row], broker.producer.next_send())
+        except JobExists as error:
+            found = ("exists", error.job_id)
+        assert found == ((how, met) if met else True)
+
     @precondition(lambda self: any(self.fleet.last_sends))
     @rule(worker=workers)
     def repeat_a_send_whose_reply_was_dropped(self, worker: int) -> None:
@@ -364,17 +410,22 @@ class Machine(RuleBasedStateMachine):
         data = self.client.hget(self.keys.dead_messages, name).partition(b"\n")[2]
         message = Message.decode(data)
         message.options["retries"] = 0
+        unique = self.model.dead[name].item.unique
         expected = self.model.replay(name, died, delay_ms)
         for _ in range(2):
-            done = self.fleet.brokers[worker].wire.replay(
-                QUEUE,
-                name.encode(),
-                died,
-                request=f"{name}-{died}",
-                delay_ms=delay_ms,
-                log='{"by": "ada"}',
-                data=message.encode(),
-            )
+            try:
+                done = self.fleet.brokers[worker].wire.replay(
+                    QUEUE,
+                    name.encode(),
+                    died,
+                    request=f"{name}-{died}",
+                    delay_ms=delay_ms,
+                    log='{"by": "ada"}',
+                    data=message.encode(),
+                    unique=unique,
+                )
+            except JobExists:
+                done = -4
             assert done == expected
             expected = 0 if expected == 1 else expected
 
@@ -520,6 +571,7 @@ class Machine(RuleBasedStateMachine):
                 keys.dead_letters,
                 keys.attempts,
                 keys.cancels,
+                keys.unique,
             ):
                 pipeline.hgetall(key)
             pipeline.zrange(keys.once_waiting, 0, -1)
@@ -530,12 +582,13 @@ class Machine(RuleBasedStateMachine):
         ready, delayed, deadlines, dead, waiters, once_until = [
             {name.decode(): int(score) for name, score in members} for members in found[:6]
         ]
-        messages, leases, lapses, dead_messages, finals, once, letters, attempts, cancels = [
+        messages, leases, lapses, dead_messages, finals, once, letters, attempts, cancels, unique = [
             {name.decode(): value for name, value in fields.items()} for fields in found[6:]
         ]
         assert set(deadlines) == set(leases)
         self._each_is_in_one_place([set(ready), set(delayed), set(leases), self._waiting(waiting)], set(messages))
         self._keys_are_held_by_one(once, once_until)
+        self._unique_keys_are_those_of_the_model(unique)
         items = self.model.items
         assert set(messages) == set(items), "nothing is lost, and nothing comes from nowhere"
         assert ready == {name: items[name].score for name in self.model.names(Place.READY)}
@@ -588,6 +641,12 @@ class Machine(RuleBasedStateMachine):
         assert len(running) == len(set(running)), "two of one key run"
         goes_on = {item.key for item in items if item.place in (Place.READY, Place.LEASED)}
         assert {item.key for item in items if item.place is Place.WAITING} <= goes_on, "nobody brings them back"
+
+    def _unique_keys_are_those_of_the_model(self, unique: dict[str, bytes]) -> None:
+        found = {key: value.decode().split(" ") for key, value in unique.items()}
+        owners = {key: Owner(words[0], int(words[1]), words[2:] == ["ended"]) for key, words in found.items()}
+        assert owners.items() <= self.model.unique.items()
+        assert self.model.counting().items() <= owners.items()
 
     @staticmethod
     def _known(value: bytes) -> tuple[str, int, str]:

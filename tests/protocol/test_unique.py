@@ -267,6 +267,15 @@ def test_a_key_may_count_after_its_job_has_ended_until_the_window_is_over(
     eventually(lambda: broker.send_many(report).stored == report, 10)
 
 
+def test_a_job_that_has_ended_keeps_its_key_only_where_it_was_sent_to_do_so(broker: RedisBroker, act: Any) -> None:
+    act.send(account="a")
+    end(broker, Succeeded("1"))
+    act.options |= {"unique_states": ("waiting", "ended"), "unique_window": 60.0}  # the next release
+    kept = act.send(account="a")
+    end(broker, Succeeded("1"))
+    assert_refused(lambda: act.send(account="a"), kept)
+
+
 def test_a_batch_reports_the_jobs_that_its_messages_have_met(
     broker: RedisBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

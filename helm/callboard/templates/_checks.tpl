@@ -20,6 +20,11 @@
 {{- fail "metrics.serviceMonitor: the API asks for a key; name its Secret in existingSecret, or add `metrics` to api.public" -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.networkPolicy -}}
+{{- if and .enabled .apiFrom (not .metricsFrom) $.Values.metrics.serviceMonitor.enabled -}}
+{{- fail "networkPolicy.apiFrom shuts Prometheus out of the API, and autoscalers stand still: name it in metricsFrom" -}}
+{{- end -}}
+{{- end -}}
 {{- range $name, $_ := .Values.pools -}}
 {{- $scaling := (include "callboard.pool" (dict "root" $ "name" $name) | fromYaml).autoscaling -}}
 {{- if lt (int64 $scaling.maxReplicas) (int64 $scaling.minReplicas) -}}

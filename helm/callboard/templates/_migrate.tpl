@@ -1,4 +1,4 @@
-{{/* The container that migrates: {root, secret}. A lock that it can't have within seconds makes it fail and be tried again. */}}
+{{/* The container that migrates: {root, secret}. It waits briefly for a lock, and often. */}}
 {{- define "callboard.migrateContainer" -}}
 - name: migrate
   args: [migrate, --wait, {{ include "callboard.text" .root.Values.migrations.waitSeconds | quote }}]

@@ -34,7 +34,7 @@ if KEYS[10] then
     count = 1
     local now = now_ms()
     local entry, priority, delay = string.match(ARGV[5], "^(%S+) (%d) (%S+)")
-    local owner, until_ms = string.match(redis.call("HGET", KEYS[10], ARGV[6]) or "", "^(%S+) (%d+)")
+    local owner, until_ms, counts = string.match(redis.call("HGET", KEYS[10], ARGV[6]) or "", "^(%S+) (%d+) ?(%a*)")
     if is_repeated then
         return owner and owner ~= entry and { "rescheduled", owner } or 0
     end
@@ -45,7 +45,11 @@ if KEYS[10] then
     local stored, state = false, nil
     if owner and owner ~= entry and (until_ms == "0" or tonumber(until_ms) > now) then
         stored = redis.call("HGET", KEYS[3], owner)
-        state = not stored and "ended" or redis.call("HEXISTS", KEYS[11], owner) == 1 and "running" or "waiting"
+        if stored then
+            state = redis.call("HEXISTS", KEYS[11], owner) == 1 and "running" or "waiting"
+        elseif counts == "ended" then
+            state = counts -- else it had the key as long as it was here, whatever this send says of itself
+        end
     end
     local is_met = state and string.find(ARGV[9], state, 1, true)
     if is_met and (ARGV[8] == "keep" or state ~= "waiting") then
