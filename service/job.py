@@ -43,7 +43,7 @@ from service.errors import (
 )
 from service.middleware.context import JobContext, current_job_or_none
 from service.middleware.defaults import WrongOptions
-from service.middleware.option_names import naming_options
+from service.middleware.option_names import check_send_options, naming_options
 from service.middleware.unique import Unique
 from service.payload import KeyTemplate, PayloadContract, PayloadVersions, Personal, Upgrade
 from service.queues import Backoff, policy_of
@@ -105,6 +105,8 @@ class Job(Actor[P, R]):
         self, *, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
     ) -> Message[R]:
         """Build a message whose arguments are one JSON object. Raises PayloadError."""
+        if options:
+            check_send_options(self.actor_name, options, self.broker.actor_options)
         return self._message(self.contract.dump(args, kwargs or {}), options)
 
     def message_from_json(self, document: object, **options: Any) -> Message[R]:

@@ -1,12 +1,12 @@
-"""Names an option that `@job` does not have, and the one that is meant."""
+"""Names an option that `@job` or a send does not have, and the one that is meant."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Set
 from difflib import get_close_matches
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-from service.errors import DeclarationError
+from service.errors import DeclarationError, PayloadError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,6 +27,42 @@ KNOWN_ELSEWHERE = {
     "unique": ("unique_for", "unique_key", "once", "deduplication"),
 }
 _MEANT = {theirs: ours for ours, names in KNOWN_ELSEWHERE.items() for theirs in names}
+
+#: What a send calls them, by what `@job` or others do.
+_MEANT_IN_SENDS = {
+    "timeout": "time_limit, in ms",
+    "soft_timeout": "soft_time_limit, in ms",
+    "expires": "expires_ms",
+    "max_attempts": "max_retries, which does not count the first run",
+    **dict.fromkeys(("countdown", "eta", "defer_by", "delay_seconds", "delay_ms", "run_at"), "delay, in ms from now"),
+}
+#: What no middleware claims, and messages may have.
+_OF_MESSAGES = frozenset(
+    {
+        "priority",
+        "tenant",
+        "traceparent",
+        "parent_id",
+        "payload_version",
+        "schedule",
+        "scheduled_for",
+        "retries",
+        "traceback",
+    }
+)
+#: A name that is as much like one of ours is taken for it, and anything less for an option of somebody's middleware.
+LIKENESS = 0.75
+
+
+def check_send_options(actor_name: str, names: Iterable[str], claimed: Set[str]) -> None:
+    """Refuse an option of a send that has no effect, where it can be told which is meant. Raises PayloadError."""
+    for name in names:
+        if name in claimed or name in _OF_MESSAGES:
+            continue
+        close = get_close_matches(name, ["delay", "priority", "tenant", "traceparent", *claimed], 1, LIKENESS)
+        meant = _MEANT_IN_SENDS.get(name) or next(iter(close), name)
+        if meant != name:
+            raise PayloadError(actor_name, [(name, f"is no option of a send: use {meant}")])
 
 
 def naming_options(declare: Callable[P, R]) -> Callable[P, R]:

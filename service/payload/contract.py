@@ -14,6 +14,7 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
@@ -96,12 +97,24 @@ class PayloadContract:
     def _call(self) -> str:
         return f"send({', '.join(f'{name}=...' for name in self.signature.parameters)})"
 
+    def _misfits(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: TypeError) -> list[tuple[str, str]]:
+        names = list(self.signature.parameters)
+        unknown = [name for name in kwargs if name not in names]
+        if self.takes_model:
+            return [("", f"takes one {self.model.__name__}, as in send({self.model.__name__}(...)): {error}")]
+        if not unknown:
+            return [("", f"{error}: name each argument, as in {self._call()}" if args else str(error))]
+        meant = {name: get_close_matches(name, names, 1) for name in unknown}
+        return [
+            (name, f"is no field{f': use {close[0]}' if close else f': {self._call()}'}")
+            for name, close in meant.items()
+        ]
+
     def _model_from_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> BaseModel:
         try:
             call = self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            positional = "" if self.takes_model or not args else f": name each argument, as in {self._call()}"
-            raise PayloadError(self.actor_name, [("", f"{error}{positional}")]) from None
+            raise PayloadError(self.actor_name, self._misfits(args, kwargs, error)) from None
         if not self.takes_model:
             payload = self._check_sent(self.model.model_validate, call.arguments)
             if lost := find_lost_type(dict(call.arguments), vars(payload)):
@@ -110,7 +123,7 @@ class PayloadContract:
         call.apply_defaults()
         (payload,) = call.arguments.values()
         if not isinstance(payload, self.model):
-            message = f"must be a {self.model.__name__}, not {type(payload).__name__}"
+            message = f"must be one {self.model.__name__}, not {type(payload).__name__}"
             raise PayloadError(self.actor_name, [("", message)])
         try:
             return self.model.model_validate(payload)

@@ -437,3 +437,23 @@ def test_a_name_that_could_not_be_stored_is_refused(name):
 
         @job(name=name, queue="default")
         def anything() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("delai", "use delay"),
+        ("countdown", "use delay, in ms from now"),
+        ("timeout", "use time_limit, in ms"),
+        ("max_retry", "use max_retries"),
+        ("idempotencykey", "use idempotency_key"),
+    ],
+)
+def test_an_option_of_a_send_that_has_no_effect_is_named_with_the_one_that_is_meant(broker, option, meant):
+    with pytest.raises(PayloadError, match=f"{option}: is no option of a send: {meant}"):
+        declare().message_with_options(**{option: 1})
+
+
+def test_an_option_of_somebodys_middleware_and_those_of_messages_are_let_through(broker):
+    given = {"colour": "red", "tenant": "acme", "priority": 1, "time_limit": 1000, "retries": 1}
+    assert given.items() <= declare().message_with_options(**given).options.items()

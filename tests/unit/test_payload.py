@@ -477,7 +477,7 @@ def test_a_function_without_parameters_takes_an_empty_object():
     contract = contract_of(nothing)
     assert contract.dump((), {}) == {}
     assert contract.load((), {}) == ((), {})
-    assert path_of_refusal(contract.dump, (), {"x": 1}) == ""
+    assert path_of_refusal(contract.dump, (), {"x": 1}) == "x"
 
 
 def test_parameters_may_be_named_like_pydantics_methods():
@@ -497,9 +497,21 @@ def test_a_wrong_call_is_refused_in_the_senders_process(form):
     assert refusal(contract.dump, (), {})
 
 
+def test_an_argument_that_is_misspelt_is_named_with_the_one_that_is_meant():
+    def act(*, seconds: int, note: str = "") -> None: ...
+
+    contract = contract_of(act)
+    assert refusal(contract.dump, (), {"second": 1}) == [("second", "is no field: use seconds")]
+    assert refusal(contract.dump, (), {"seconds": 1, "x": 1}) == [("x", "is no field: send(seconds=..., note=...)")]
+    assert refusal(contract.dump, (), {}) == [("", "missing a required argument: 'seconds'")]
+    assert "name each argument, as in send(seconds=..., note=...)" in refusal(contract.dump, (1,), {})[0][1]
+    [(_, of_a_model)] = refusal(contract_of(with_model).dump, (), {"to": "ann"})
+    assert of_a_model.startswith("takes one EmailPayload, as in send(EmailPayload(...)): ")
+
+
 def test_a_model_is_taken_as_the_model_only():
     problems = refusal(contract_of(with_model).dump, ({"to": "ann"},), {})
-    assert problems == [("", "must be a EmailPayload, not dict")]
+    assert problems == [("", "must be one EmailPayload, not dict")]
 
 
 def test_a_message_with_an_object_and_more_is_refused():
