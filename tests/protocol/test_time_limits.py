@@ -18,7 +18,7 @@ from service.broker import RedisBroker
 from service.errors import DeclarationError, SoftTimeLimit
 from service.middleware import time_limit
 from service.observe.overdue import overdue_jobs
-from service.observe.probe import Probe
+from service.observe.probe import Answers, Probe
 from service.state.states import State
 from tests.protocol.test_worker import Gauge, end_of, find, has_ended
 from tests.servers import eventually, free_port
@@ -29,7 +29,7 @@ StartWorker = Callable[..., Worker]
 @pytest.fixture
 def livez() -> Iterator[Callable[[], dict[str, Any]]]:
     """What a probe of this process answers."""
-    probe = Probe("127.0.0.1", free_port(), lambda: True)
+    probe = Probe("127.0.0.1", free_port(), Answers(lambda: True))
     probe.start()
 
     def ask() -> dict[str, Any]:
