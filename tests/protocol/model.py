@@ -196,7 +196,9 @@ class Model:
                 self._end(item, "cancelled")
                 continue
             self._lapse(item, counts=item.begun or (item.lapses == 0 and item.most > 1))
-            if item.name not in self.items and item.key:
+            if item.name in self.items:
+                self._event(item, "pending")
+            elif item.key:
                 self.left = [(item.key, None, None)]
                 self.bring_back()
         for item in self._first(Place.DELAYED, lambda item: item.due)[: self.bound]:

@@ -1,5 +1,6 @@
 """The contract of the Lua scripts, on every Redis-compatible server that the machine has."""
 
+import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -100,6 +101,13 @@ def states(broker: RedisBroker) -> list[str]:
         texts = {key.decode(): value.decode() for key, value in fields.items()}
         found += [event["state"] for event in events.read(entry_id.decode(), texts, QUEUE)]
     return found
+
+
+def entries_of(broker: RedisBroker) -> list[tuple[str, dict[str, str]]]:
+    """The entries of the stream with their kinds, oldest first."""
+    found = broker.client.xrange(Keys(broker.namespace, QUEUE).events)
+    texts = [{key.decode(): value.decode() for key, value in fields.items()} for _, fields in found]
+    return [(fields["kind"], fields) for fields in texts]
 
 
 def record(broker: RedisBroker, message: Message) -> dict[str, str]:
@@ -223,6 +231,19 @@ def test_a_retry_waits_and_counts_an_attempt(broker: RedisBroker) -> None:
     again = fetch_one(broker)
     assert (again.message_id, again.attempt, again.lease.lapses) == (message.message_id, 2, 0)
     assert states(broker) == ["pending", "running", "retrying", "running"]
+
+
+def test_a_lease_that_ends_is_told_of_before_the_job_starts_again(a_broker: Any) -> None:
+    dies, lives = a_broker(lease_seconds=0.1), a_broker()
+    message = a_message()
+    dies.send(message)
+    fetch_one(dies)
+    time.sleep(0.15)
+    assert fetch_one(lives).message_id == message.message_id
+    assert states(lives) == ["pending", "running", "pending", "running"]
+    [(_, told)] = [(kind, fields) for kind, fields in entries_of(lives) if kind == "settled"]
+    event = json.loads(told[message.message_id])
+    assert (event["attempt"], json.loads(event["error"])["type"]) == ("1", "crashed")
 
 
 def test_death_keeps_the_message(broker: RedisBroker) -> None:

@@ -16,7 +16,8 @@
 local FORGET_MS = 3600000 -- an idle worker that has not asked for so long is gone
 local BYTES = 33554432 -- of messages in one reply, but for the last piece
 local PIECE = 16 -- messages that are read at a time
-local LAPSE = '{"type":"crashed","message":"Its worker died, or was not heard of for a lease"}'
+local DIED = '{"type":"crashed","message":"Its worker died, or was not heard of for a lease"'
+local LAPSE = DIED .. "}"
 local BOUND = 200 -- lapsed and due messages that one call returns, so that none is long
 
 local now = now_ms()
@@ -92,7 +93,7 @@ local function without_the_crashed(entries, leases)
             end_cancelled(events, entry, stored[i], leases[i])
         elseif stored[i] then
             local log = with_line(logs[i], attempt_line(stored[i], leases[i], now, LAPSE))
-            local _, _, most = header_of(stored[i])
+            local created, attempt, most, actor = header_of(stored[i])
             local lapses = tonumber(counts[i] or 0)
             if (lapses == 0 and most ~= "1") or has_begun(leases[i] or "") then
                 lapses = redis.call("HINCRBY", KEYS[9], entry, 1)
@@ -101,6 +102,13 @@ local function without_the_crashed(entries, leases)
                 alive[#alive + 1] = entry
                 logged[#logged + 1] = entry
                 logged[#logged + 1] = log
+                if created then
+                    events[#events + 1] = entry
+                    events[#events + 1] = cjson.encode({
+                        state = "pending", type = actor, attempt = attempt, created_at = created,
+                        error = DIED .. ',"traceback":""}',
+                    })
+                end
             else
                 bury(events, entry, stored[i], "crashed", "Its worker died in each of " .. lapses .. " deliveries", log)
             end
