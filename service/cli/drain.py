@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,22 @@ def run(arguments: argparse.Namespace) -> int:
             "CALLBOARD_RUN_DIR is not set, and the workers can't be found without it; "
             "for example: CALLBOARD_RUN_DIR=/tmp/callboard, for them too"
         )
+    try:
+        _check_readable(folder)
+    except OSError as error:
+        raise SettingsError(
+            f"CALLBOARD_RUN_DIR={str(folder)!r} can't be read, and the workers that it tells of are unknown: {error}; "
+            "drain as the user that they run as"
+        ) from None
     return drain(folder, arguments.timeout)
+
+
+def _check_readable(folder: Path) -> None:
+    """Raise OSError where workers may run that this user is not told of: that is not the same as none."""
+    with suppress(FileNotFoundError):
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):
+                path.open().close()
 
 
 def drain(folder: Path, timeout_seconds: float | None) -> int:

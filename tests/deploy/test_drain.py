@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -10,6 +12,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,6 +266,25 @@ def test_only_who_can_read_the_folder_can_drain(kubelet: Kubelet) -> None:
     drained = pod.exec("callboard", "drain")
     assert "no worker runs" in drained.communicate(timeout=20)[0]
     assert ask(pod, "/readyz")[0] == 200
+
+
+def test_a_folder_that_may_not_be_read_is_not_one_without_workers(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir(0o700 if os.getuid() == 0 else 0)
+    # Imported before: the user of root's choice may not be able to read this project.
+    loaded = "import os, sys, service.settings, service.observe.run_dir; from service.cli import main; "
+    as_another = "os.getuid() or os.setuid(65534); sys.exit(main(['drain']))"
+    drained = subprocess.run(
+        [sys.executable, "-c", loaded + as_another],
+        env={**os.environ, "CALLBOARD_RUN_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    folder.chmod(0o700)
+    assert drained.returncode == os.EX_CONFIG, drained
+    assert "can't be read" in drained.stderr
+    assert "drain as the user that they run as" in drained.stderr
 
 
 def test_the_api_tells_of_a_drain_and_of_what_came_of_its_jobs(
