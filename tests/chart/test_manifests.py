@@ -255,6 +255,13 @@ def test_network_policies_deny_first_and_select_pods_of_this_release_only() -> N
     }
 
 
+def test_whoever_looks_up_names_reaches_dns_also_where_its_pods_have_another_port() -> None:
+    objects = render(values_of(CHART / "ci" / "bundled-values.yaml"))
+    dns = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
+    for name in ("servers", "test"):
+        assert {"ports": dns} in named(objects, "NetworkPolicy", f"shop-callboard-{name}")["spec"]["egress"]
+
+
 def test_whoever_reads_metrics_reaches_the_api_where_it_is_narrowed() -> None:
     path = CHART / "ci" / "monitoring-values.yaml"
     (rule,) = named(rendered(path), "NetworkPolicy", "shop-callboard-api")["spec"]["ingress"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.charts import CHART, helm_python, render, render_text
+from tests.chart.charts import CHART, helm_python, named, render, render_text
 
 BUNDLED: dict[str, Any] = {"redis": {"bundled": {"enabled": True}}, "database": {"bundled": {"enabled": True}}}
 SECRET = "shop-callboard-bundled"
@@ -95,6 +95,14 @@ def test_a_first_install_makes_one(tmp_path: Path) -> None:
         one, other = (secret_of(tmp_path, kubeconfig, BUNDLED) for _ in range(2))
     assert 'redis-password: "' in one
     assert one != other
+
+
+def test_one_that_was_made_outlives_an_uninstall_as_the_volume_does() -> None:
+    made = named(render(BUNDLED), "Secret", SECRET)["metadata"]
+    assert made["annotations"] == {"helm.sh/resource-policy": "keep"}
+    chosen = {"bundled": {"enabled": True, "password": "chosen"}}
+    given = named(render({"redis": chosen, "database": chosen}), "Secret", SECRET)["metadata"]
+    assert "annotations" not in given, "who has chosen it knows it"
 
 
 def test_an_upgrade_never_makes_another_one() -> None:

@@ -148,3 +148,12 @@ strategy:
     maxUnavailable: 0
     maxSurge: 1
 {{- end -}}
+
+{{/* Egress to DNS. Policies see the port of its pods, not of its Service: on OpenShift that is 5353. */}}
+{{- define "callboard.dns" -}}
+- ports:
+    {{- range $port := list 53 5353 }}
+    - {protocol: UDP, port: {{ $port }}}
+    - {protocol: TCP, port: {{ $port }}}
+    {{- end }}
+{{- end -}}
