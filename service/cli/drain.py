@@ -66,16 +66,20 @@ def drain(folder: Path, timeout_seconds: float | None) -> int:
     from service.observe.run_dir import announced
 
     began = time.monotonic()
+    met: set[int] = set()
     drained: set[int] = set()
     with ThreadPoolExecutor(max_workers=32) as pool:  # one that does not answer must not hold up the others
         while True:
             states = [state for state in pool.map(_ask, announced(folder, "worker")) if state]
             busy = [state for state in states if state.is_busy]
+            met.update(state.pid for state in states)
             drained.update(state.pid for state in states if not state.is_busy)
             waited = time.monotonic() - began
             if not busy:
-                what = f"drained after {waited:.1f} s: {_names(drained)}" if drained else f"no worker runs in {folder}"
-                print(f"Drain: {what}")
+                said = [f"drained after {waited:.1f} s: {_names(drained)}"] if drained else []
+                # By SIGTERM, after which it drains as well, or killed.
+                said += [f"ended within {waited:.1f} s: {_names(met - drained)}"] if met - drained else []
+                print(f"Drain: {'; '.join(said) or f'no worker runs in {folder}'}")
                 return 0
             if timeout_seconds is None:
                 known = [state.seconds_left for state in busy if state.seconds_left is not None]

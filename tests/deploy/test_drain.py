@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -229,6 +230,20 @@ def test_drains_are_harmless_again_and_where_nobody_is(kubelet: Kubelet, broker:
     said, _ = drained.communicate(timeout=20)
     assert drained.returncode == os.EX_CONFIG
     assert "CALLBOARD_RUN_DIR is not set" in said
+
+
+def test_a_drain_says_which_workers_have_ended_while_it_waited(kubelet: Kubelet, broker: RedisBroker) -> None:
+    pod = kubelet.start("pod")
+    (worker,) = processes_of(pod)
+    message = send(broker, "fault.good", "long", 2.5)
+    eventually(lambda: len(words(kubelet.service)) == 1)
+    drained = pod.exec("callboard", "drain")
+    eventually(lambda: ask(pod, "/readyz")[0] == 503)
+    os.kill(worker, signal.SIGKILL)
+    said, _ = drained.communicate(timeout=20)
+    assert drained.returncode == 0
+    assert re.search(rf"ended within [0-9.]+ s: process {worker}\b", said), said
+    assert state_of(broker, message) != "succeeded"
 
 
 def test_a_frozen_process_holds_up_no_other(kubelet: Kubelet, broker: RedisBroker) -> None:
