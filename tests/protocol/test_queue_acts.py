@@ -203,7 +203,10 @@ def test_a_purge_takes_out_all_that_waits_and_nothing_else(
         assert letter
         assert letter.reason is Reason.CANCELLED
         assert letters.replay_many(by="ada", limit=3).replayed == 3
-        eventually(lambda: len(runs) == 5)
+        # Two of them may have one key: then one is skipped.
+        everything = [*ready, *delayed]
+        eventually(lambda: sum(find(broker, each).state is State.SUCCEEDED for each in everything) == 3)
+        assert 3 <= len(runs) <= 5
 
 
 def test_what_is_sent_during_a_purge_stays(broker: RedisBroker) -> None:
