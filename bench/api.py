@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import uvloop
+
 ROOT = Path(__file__).parent.parent
 SECONDS = int(sys.argv[1]) if len(sys.argv) > 1 else 10
 MAIL = {
@@ -132,10 +134,10 @@ def main():
                         [wrk, *options, f"http://127.0.0.1:{port}/jobs"], capture_output=True, text=True, check=True
                     ).stdout
                     print(*[line.strip() for line in found.splitlines() if "Requests/sec" in line or "Non-2xx" in line])
-            asyncio.run(paced(port, 500, SECONDS))
-            asyncio.run(paced(port, 1000, SECONDS))
-            asyncio.run(batches(port, MAIL, 3))
-            asyncio.run(batches(port, {"type": "bench.plain", "payload": {"key": "x" * 60, "number": 17}}, 5))
+            uvloop.run(paced(port, 500, SECONDS))
+            uvloop.run(paced(port, 1000, SECONDS))
+            uvloop.run(batches(port, MAIL, 3))
+            uvloop.run(batches(port, {"type": "bench.plain", "payload": {"key": "x" * 60, "number": 17}}, 5))
         finally:
             for process in running:
                 process.terminate()
