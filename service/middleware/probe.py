@@ -5,6 +5,7 @@ Alive while its consumers come round, which neither a long job nor an outage kee
 """
 
 import json
+import os
 from collections.abc import Mapping
 from secrets import token_hex
 from typing import Any
@@ -53,6 +54,7 @@ class WorkerProbe(Middleware):
 
     def after_worker_boot(self, broker: Broker, worker: Any) -> None:
         self._booted = True
+        run_dir.withdraw(run_dir.DRAINING)
         # Only now: a drain that came before the consumers would be forgotten at their start.
         if self._probe is not None:
             about = {"host": get_settings().worker_host, "port": self._probe.port, "secret": self._secret}
@@ -63,9 +65,12 @@ class WorkerProbe(Middleware):
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
         run_dir.withdraw(ANNOUNCEMENT)
+        run_dir.withdraw(run_dir.DRAINING)
 
 
 def _drain(broker: RedisBroker) -> Mapping[str, Any]:
+    if not broker.draining:
+        run_dir.announce(run_dir.DRAINING, f"{os.getpgrp()}\n")  # first: it may be killed at any time
     broker.life.stop.drain()
     return _state(broker)
 

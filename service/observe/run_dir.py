@@ -11,6 +11,9 @@ from pathlib import Path
 
 from service.settings import get_settings
 
+#: The kind that tells, by its process group, of a worker that was asked to drain: its supervisor starts no other.
+DRAINING = "draining"
+
 logger = logging.getLogger(__name__)
 
 
@@ -38,6 +41,13 @@ def withdraw(kind: str) -> None:
     if folder := get_settings().run_dir:
         with suppress(OSError):
             _path(folder, kind).unlink(missing_ok=True)
+
+
+def forget(folder: Path, kind: str, text: str) -> None:
+    """Remove what processes that are gone have announced with this text."""
+    for pid, told in announced(folder, kind):
+        if told.strip() == text:
+            (folder / f"{pid}.{kind}").unlink(missing_ok=True)
 
 
 def announced(folder: Path, kind: str) -> Iterator[tuple[int, str]]:

@@ -319,3 +319,24 @@ def test_the_api_tells_of_a_drain_and_of_what_came_of_its_jobs(
     kubelet.start("next")
     job = whole_service.end_of(waiting.message_id)
     assert (job["state"], job["attempt"]) == ("succeeded", 1)
+
+
+def test_what_dies_while_its_pod_drains_is_not_replaced_and_others_run_its_job(
+    kubelet: Kubelet, broker: RedisBroker
+) -> None:
+    options = {"CALLBOARD_GRACE_SECONDS": "12", "CALLBOARD_LEASE_SECONDS": "2"}
+    command = ("callboard", "worker", "default", "--threads", "1", "--processes", "2")
+    pod = kubelet.start("pod", *command, **options)
+    eventually(lambda: len(processes_of(pod)) == 2)
+    running = [send(broker, "fault.good", f"long{number}", 3.0) for number in range(2)]
+    eventually(lambda: words(kubelet.service).total() == 2)
+    waiting = [send(broker, "fault.good", f"later{number}", 3.0) for number in range(2)]
+    with ThreadPoolExecutor() as pool:
+        deletion = pool.submit(pod.delete, 12)
+        eventually(lambda: ask(pod, "/readyz")[0] == 503)
+        os.kill(processes_of(pod)[0], signal.SIGKILL)
+        deletion.result()
+    started = words(kubelet.service)
+    assert (started["later0"], started["later1"]) == (0, 0), "started while the pod drained"
+    assert attempts(broker, waiting) == {"0"}
+    assert sorted(state_of(broker, message) for message in running) == ["running", "succeeded"], "until its lease ends"

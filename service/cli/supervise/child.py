@@ -19,6 +19,8 @@ class Child:
         self.young_deaths = 0
         self.deaths = 0
         self.exit_code: int | None = None
+        #: The process group of its newest process, also when that has ended.
+        self.group = 0
         self.restart_at = 0.0
         self._started_at = 0.0
         self._process: subprocess.Popen[bytes] | None = None
@@ -58,6 +60,7 @@ class Child:
                 extra_groups=None if program.owner is None else [],
             )
         self._started_at = time.monotonic()
+        self.group = self._process.pid
         self.exit_code = None
         return self._process.pid
 

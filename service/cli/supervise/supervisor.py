@@ -18,11 +18,15 @@ def _ignore(_child: Child) -> None:
     pass
 
 
+def _never(_child: Child) -> bool:
+    return False
+
+
 class Supervisor:
     """Children by name. One thread owns it and calls `tick()` a few times a second.
 
     on_start and on_end are called after each start and each end of a child. A child that ends with one of `final`, exit
-    codes, is not started again.
+    codes, is not started again, nor is one that `is_over` says has done what it was there for.
     """
 
     def __init__(
@@ -31,12 +35,14 @@ class Supervisor:
         on_start: Callable[[Child], None] = _ignore,
         on_end: Callable[[Child], None] = _ignore,
         final: Collection[int] = (),
+        is_over: Callable[[Child], bool] = _never,
     ) -> None:
         self.backoff = backoff or Backoff()
         self.children: dict[str, Child] = {}
         self._on_start = on_start
         self._on_end = on_end
         self._final = final
+        self._is_over = is_over
 
     def names(self) -> list[str]:
         """The names of all children."""
@@ -91,9 +97,9 @@ class Supervisor:
         self._on_end(child)
         if child.program.once:
             return
-        if child.exit_code in self._final:
+        if child.exit_code in self._final or self._is_over(child):
             child.restart_at = math.inf
-            logger.error("%s %s", child.name, how_it_ended(child.exit_code))
+            logger.error("%s %s, and is not started again", child.name, how_it_ended(child.exit_code))
             return
         young = self.backoff.is_young(child.lifetime_seconds)
         child.young_deaths = child.young_deaths + 1 if young else 0
