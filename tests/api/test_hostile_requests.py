@@ -179,7 +179,7 @@ def test_many_errors_are_counted_and_hold_nobody_up(api: Api, body: dict[str, An
     assert len(answer.body["errors"]) <= 20
     assert len(json.dumps(answer.body)) < 10_000
     assert re.search("2900|2899|8000", answer.body["detail"]), "how many there are"
-    assert max(waits) < 2.5
+    assert max(waits) < 10, "a loaded machine, and no more"
 
 
 def test_what_is_shown_again_is_bounded(api: Api) -> None:
