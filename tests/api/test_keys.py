@@ -58,7 +58,7 @@ def headers_that_are_no_key(token: str) -> dict[str, list[tuple[bytes, bytes]]]:
         "long": [(name, b"Bearer " + b"a" * 30_000)],
         "long and right at first": [(name, good + b"0" * 1000)],
         "unicode": [(name, b"Bearer " + "cb_ä☃".encode())],
-        "full-width digits": [(name, good[:-1] + b"0")],
+        "full-width digits": [(name, good[:-1] + "\uff10".encode())],
         "two spaces": [(name, b"Bearer  " + token.encode())],
         "tab": [(name, b"Bearer\t" + token.encode())],
         "half": [(name, good[:50])],

@@ -162,9 +162,10 @@ def test_a_failed_holder_frees_its_key_at_once_and_waits_when_its_retry_meets_an
 
 def test_waiting_jobs_take_over_in_their_order(broker: RedisBroker, start_worker: StartWorker) -> None:
     order: list[int] = []
-    release = threading.Event()
+    begun, release = threading.Event(), threading.Event()
 
     def work(*, ref: str, number: int) -> None:
+        begun.set()
         release.wait(20)
         order.append(number)
         raise Permanent("never")
@@ -172,6 +173,7 @@ def test_waiting_jobs_take_over_in_their_order(broker: RedisBroker, start_worker
     act = declare(broker, work)
     act.send(ref="a", number=0)
     start_worker(threads=2)
+    assert begun.wait(10)
     priorities = [9, 5, 5, 5, 0]
     waiting = [
         act.send_with_options(kwargs={"ref": "a", "number": number}, priority=priority)
