@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from service.cli.supervise.child import Child
 from service.cli.supervise.program import Program
 
 logger = logging.getLogger(__name__)
@@ -23,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Supervise until a signal ends it, then wait until each process has drained."""
     from service.cli.stopping import stop_on_signals
     from service.cli.supervise.supervisor import Supervisor
+    from service.observe import run_dir
     from service.observe.logs import configure_logs
     from service.settings import get_settings
 
@@ -30,8 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     settings = get_settings()
     configure_logs(settings)
     settings.require_redis_url()
-    # A wrong setting does not mend itself. And what died while its pod drains would come back to take jobs.
-    supervisor = Supervisor(on_start=_begin_anew, final=[os.EX_CONFIG], is_over=_was_draining)
+    supervisor = Supervisor(
+        # What a process of long ago has said, whose number a new one has now.
+        on_start=lambda child: run_dir.forget(run_dir.DRAINING, str(child.group)),
+        final=[os.EX_CONFIG],  # a wrong setting does not mend itself
+        # What died while its pod drains would come back to take jobs.
+        is_over=lambda child: run_dir.is_announced(run_dir.DRAINING, str(child.group)),
+    )
     try:
         names = arguments.queues or settings.served_queues
         for program in programs(names, arguments.processes, arguments.threads):
@@ -63,23 +68,6 @@ def programs(queue_names: Sequence[str], processes: int | None = None, threads: 
     argv = worker_argv(names, threads, "--worker-shutdown-timeout", str(grace_ms))
     label = "worker" if len(policies) > 1 else policies[0].name
     return [Program(f"{label}-{number}", argv) for number in range(1, processes + 1)]
-
-
-def _was_draining(child: Child) -> bool:
-    from service.observe.run_dir import DRAINING, announced
-    from service.settings import get_settings
-
-    folder = get_settings().run_dir
-    return folder is not None and any(told.strip() == str(child.group) for _, told in announced(folder, DRAINING))
-
-
-def _begin_anew(child: Child) -> None:
-    """Forget what a process of long ago has said, whose number this one has now."""
-    from service.observe.run_dir import DRAINING, forget
-    from service.settings import get_settings
-
-    if folder := get_settings().run_dir:
-        forget(folder, DRAINING, str(child.group))
 
 
 def worker_argv(queue_names: Sequence[str], threads: int, *options: str) -> tuple[str, ...]:

@@ -43,11 +43,20 @@ def withdraw(kind: str) -> None:
             _path(folder, kind).unlink(missing_ok=True)
 
 
-def forget(folder: Path, kind: str, text: str) -> None:
+def is_announced(kind: str, text: str) -> bool:
+    """Say whether a process has announced this, also where it is gone."""
+    return any(True for _ in _with_text(kind, text))
+
+
+def forget(kind: str, text: str) -> None:
     """Remove what processes that are gone have announced with this text."""
-    for pid, told in announced(folder, kind):
-        if told.strip() == text:
-            (folder / f"{pid}.{kind}").unlink(missing_ok=True)
+    for path in _with_text(kind, text):
+        path.unlink(missing_ok=True)
+
+
+def _with_text(kind: str, text: str) -> Iterator[Path]:
+    if folder := get_settings().run_dir:
+        yield from (folder / f"{pid}.{kind}" for pid, told in announced(folder, kind) if told.strip() == text)
 
 
 def announced(folder: Path, kind: str) -> Iterator[tuple[int, str]]:
