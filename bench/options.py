@@ -25,19 +25,12 @@ JOBS = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
 ROUNDS = 3
 #: A process for each: fewer tell as much.
 ISOLATED = 200
-done = 0
-
-
-def ended():
-    global done
-    done += 1
 
 
 def declare(name, body=None, **options):
     def act(*, number: int, text: str = "x" * 160) -> None:
         if body:
             body(number)
-        ended()
 
     return job(name=f"options.{name}", queue="default", **options)(act)
 
@@ -47,16 +40,11 @@ def fails_once(_):
         raise RetryAfter(0)
 
 
-async def awaits(*, number: int, text: str = "x" * 160) -> None:
-    ended()
+async def awaits(*, number: int, text: str = "x" * 160) -> None: ...
 
 
 def notes(number):
     current_job().progress(number, JOBS)
-
-
-def is_over(count):
-    return broker.wire.backlog("default") == 0
 
 
 follower = declare("follower")
@@ -92,7 +80,7 @@ def measured(act):
     between = cpu()
     worker = Worker(broker, worker_threads=8)
     worker.start()
-    while not is_over(count):
+    while broker.wire.backlog("default"):
         time.sleep(0.01)
     worker.stop()
     after = cpu()

@@ -81,10 +81,10 @@ class Settling(Sending):
         options = actor.options if actor else {}
         waits = bool(options.get("settle_at_once"))
         if delivery.lease.key:
+            settlement = remembered(settlement, options)
+        if delivery.lease.key or waits:
             # At once: what ends before its key is kept would take effect again after a crash.
-            self.settler.settle_now(remembered(settlement, options), waits=waits)
-        elif waits:
-            self.settler.settle_now(settlement, waits=True)
+            self.settler.settle_now(settlement, waits=waits)
         else:
             self.settler.add(settlement)
 

@@ -14,7 +14,7 @@ from dramatiq.actor import Actor
 from service.broker import RedisBroker
 from service.broker.cancelled import Cancelled
 from service.broker.messages import decode_message
-from service.broker.once import DEFAULT_TTL_SECONDS, FIRST_RESULT
+from service.broker.once import DEFAULT_TTL_SECONDS, FIRST_RESULT, is_wide
 from service.errors import PayloadError
 from service.job import Job
 from service.middleware.retries import Retries
@@ -171,8 +171,9 @@ class Callboard:
 
     def _run(self, waiting: Waiting) -> Ended:
         queue, row = waiting.queue, waiting.row
-        options = self._broker.get_actor(row.actor).options if self._broker.is_named(row.actor) else {}
-        scope = "" if options.get("idempotency_scope") == "global" else queue
+        actor = self._broker.get_actor(row.actor) if self._broker.is_named(row.actor) else None
+        options = actor.options if actor else {}
+        scope = "" if is_wide(actor) else queue
         if row.key and (first := self._wire.result_of_key(scope, row.key)) is not None:
             answer = options.get("duplicate_result", FIRST_RESULT)
             result = json.loads(first) if answer is FIRST_RESULT else answer

@@ -2,7 +2,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -20,14 +19,9 @@ class Unreadable:
 
 
 @pytest.fixture(autouse=True)
-def root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    level, handlers = root.level, root.handlers[:]
-    # Taken off first: `configure_logs` closes what it finds, and pytest's own handlers are still needed.
-    root.handlers[:] = []
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+def root_logger() -> None:
+    # Taken off first: `configure_logs` closes what it finds, and pytest's own handlers are still needed afterwards.
+    logging.getLogger().handlers[:] = []
 
 
 @pytest.fixture
